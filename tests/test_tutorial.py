@@ -90,7 +90,7 @@ def test_the_order_is_completed_after_its_worker_is_killed(folder):
     id, state, result = folder.run(ORDER).split()
     assert (state, result) == ("ready", "None")
     assert folder.run(ORDER) == f"{id} ready None\n"
-    assert "no worker is alive" in folder.run(f"holdfast why {id[:8]} --app parcels:app")
+    assert "no worker is running" in folder.run(f"holdfast why {id[:8]} --app parcels:app")
     with folder.worker() as first:
         assert read_until(first, "packing anchor") == ["packing rope", "packing anchor"]
         first.kill()

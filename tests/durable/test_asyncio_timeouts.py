@@ -1,4 +1,4 @@
-"""`asyncio.timeout` and its kin: refused around durable waits, as they are around steps (case 46)."""
+"""`asyncio.timeout` and similar timeouts: rejected around durable waits, allowed around steps."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_that_it_was_refused(run: Any) -> None:
 
 
 @pytest.mark.parametrize("around", AROUND, ids=lambda around: around.__name__)
-def test_a_wait_inside_it_is_refused_with_the_name_of_the_options(app, around):
+def test_a_wait_inside_a_timeout_is_rejected_and_the_error_names_the_alternatives(app, around):
     @app.task(name="function")
     async def function(ctx: Context) -> None:
         await around(ctx.wait_for("never"))
@@ -99,7 +99,7 @@ def test_a_wait_inside_it_is_refused_with_the_name_of_the_options(app, around):
 
 
 @pytest.mark.parametrize("kind", ["sleep", "event", "event with a timeout", "message", "call", "join", "map"])
-def test_every_wait_is_refused_also_after_a_suspension_and_in_a_replay(app, ledger, kind):
+def test_every_kind_of_wait_is_rejected_also_after_a_suspension_and_in_a_replay(app, ledger, kind):
     wait = waits(app)[kind]
 
     @app.task(name="function")
@@ -123,7 +123,7 @@ def test_every_wait_is_refused_also_after_a_suspension_and_in_a_replay(app, ledg
 
 
 @pytest.mark.parametrize("around", AROUND, ids=lambda around: around.__name__)
-def test_around_a_step_it_works_as_always(app, ledger, around):
+def test_a_timeout_around_a_step_works_as_usual(app, ledger, around):
     async def step() -> str:
         async with asyncio.timeout(LONG):
             await asyncio.sleep(0)
@@ -142,7 +142,7 @@ def test_around_a_step_it_works_as_always(app, ledger, around):
     assert run.result(timeout=5) == "done"
 
 
-def test_it_fires_around_a_step(app, ledger):
+def test_a_timeout_around_a_step_fires(app, ledger):
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ def test_it_fires_around_a_step(app, ledger):
     assert run.result(timeout=5) == "timed out"
 
 
-def test_a_timeout_around_a_step_leaves_the_waits_of_other_branches_alone(app):
+def test_a_timeout_around_a_step_does_not_affect_waits_of_other_branches(app):
     async def step() -> str:
         return "done"
 
@@ -177,7 +177,7 @@ def test_a_timeout_around_a_step_leaves_the_waits_of_other_branches_alone(app):
     assert run.result(timeout=5) == "done"
 
 
-def test_a_timer_that_a_step_left_behind_refuses_nothing(app):
+def test_a_timer_that_a_step_left_behind_does_not_reject_waits(app):
     left: list[Any] = []
 
     async def connect() -> None:
@@ -199,7 +199,7 @@ def test_a_timer_that_a_step_left_behind_refuses_nothing(app):
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
-def test_it_is_refused_on_a_loop_of_the_users_own(app, kind):
+def test_a_wait_inside_a_timeout_is_rejected_on_the_users_own_event_loop(app, kind):
     uvloop = pytest.importorskip("uvloop") if kind == "uvloop" else None
 
     @app.task(name="function")

@@ -1,4 +1,4 @@
-"""Author code that raises what is no `Exception`: it fails like any other, and neither stops nor blocks anything."""
+"""User code that raises a `BaseException`: it fails like any other, and neither stops nor blocks anything."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_that_the_undo_failed_and_can_be_repaired(app: Holdfast, run: Run[Any],
 
 
 @pytest.mark.parametrize("undo", ["broken_cancel", "broken_acancel", "broken_acancel_later"])
-def test_an_undo_that_raises_it_is_retried_and_then_fails_with_code_undo(app, ledger, raised, undo):
+def test_an_undo_that_raises_a_base_exception_is_retried_and_then_fails_with_code_undo(app, ledger, raised, undo):
     trip = Trip(ledger, raised)
 
     @app.task(name="trip", retry=ONCE)
@@ -93,7 +93,7 @@ def test_an_undo_that_raises_it_is_retried_and_then_fails_with_code_undo(app, le
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_the_same_under_a_sync_context(app, ledger, raised, timeout):
+def test_an_undo_of_a_sync_function_that_raises_a_base_exception_fails_with_code_undo(app, ledger, raised, timeout):
     trip = Trip(ledger, raised)
 
     @app.task(name="trip", retry=ONCE)
@@ -105,7 +105,7 @@ def test_the_same_under_a_sync_context(app, ledger, raised, timeout):
     check_that_the_undo_failed_and_can_be_repaired(app, travel.enqueue(), trip)
 
 
-def test_an_undo_that_cancels_its_own_task_has_failed(app, ledger):
+def test_an_undo_that_cancels_its_own_task_fails(app, ledger):
     trip = Trip(ledger, asyncio.CancelledError)
 
     async def cancel_oneself(what: str) -> None:
@@ -124,8 +124,8 @@ def test_an_undo_that_cancels_its_own_task_has_failed(app, ledger):
 
 
 @pytest.mark.parametrize("undo", ["on_loop", "in_thread"])
-def test_a_worker_that_stops_during_an_undo_hands_it_back(app, ledger, undo):
-    """That is no failure of the undo: the next worker runs it again, and all others before it."""
+def test_a_worker_that_stops_during_an_undo_releases_the_run(app, ledger, undo):
+    """A stop isn't a failure of the undo: the next worker runs it again, and all undos before it."""
     trip = Trip(ledger, ValueError)
     stopped = threading.Event()
 
@@ -171,7 +171,7 @@ def steps(ledger, raised: type[BaseException]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("timeout", [None, 60])
 @pytest.mark.parametrize("step", ["plain", "on_loop", "on_loop_later"])
-def test_a_step_that_raises_it_is_retried_and_fails_as_any_other(app, ledger, raised, step, timeout):
+def test_a_step_that_raises_a_base_exception_is_retried_and_fails_normally(app, ledger, raised, step, timeout):
     @app.task(name="function", retry=ONCE)
     async def function(ctx: Context) -> str:
         try:
@@ -189,7 +189,7 @@ def test_a_step_that_raises_it_is_retried_and_fails_as_any_other(app, ledger, ra
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_the_same_of_a_step_under_a_sync_context(app, ledger, raised, timeout):
+def test_a_step_of_a_sync_function_that_raises_a_base_exception_fails_normally(app, ledger, raised, timeout):
     @app.task(name="function", retry=ONCE)
     def function(ctx: SyncContext) -> str:
         try:
@@ -206,7 +206,7 @@ def test_the_same_of_a_step_under_a_sync_context(app, ledger, raised, timeout):
     assert ledger.counts()["step"] == 2
 
 
-def test_a_transaction_that_raises_it_fails_as_any_other(app, ledger, raised):
+def test_a_transaction_that_raises_a_base_exception_fails_normally(app, ledger, raised):
     def write(connection: Any) -> None:
         ledger.write("transaction")
         raise raised("broken")
@@ -259,7 +259,7 @@ def bodies(app: Holdfast, raised: type[BaseException]) -> list[Any]:
     return [job, plain_job, function, plain_function, branch]
 
 
-def test_a_body_that_raises_it_is_retried_and_fails_as_any_other(app, raised):
+def test_a_body_that_raises_a_base_exception_is_retried_and_fails_normally(app, raised):
     @app.task(name="neighbor")
     async def neighbor(ctx: Context) -> str:
         await ctx.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Identity: steps are known by name and arguments, so that the code of runs in flight may change."""
+"""Identity: steps are identified by name and arguments, so that code may change while runs are in flight."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def release(make_app):
 
 
 def test_steps_may_be_added_removed_and_reordered(release, effects, ledger):
-    """Case 20."""
-
     async def before(ctx):
         for what in "abc":
             await ctx.step(effects.note, what)
@@ -60,7 +58,7 @@ def test_steps_may_be_added_removed_and_reordered(release, effects, ledger):
     assert ledger.counts() == {"a": 1, "b": 1, "c": 1, "new": 1}
 
 
-def test_a_gather_may_get_other_branches(release, effects, ledger):
+def test_the_branches_of_a_gather_may_change(release, effects, ledger):
     async def before(ctx):
         await asyncio.gather(*(ctx.step(effects.note, what) for what in "abc"))
         await ctx.wait_for("go")
@@ -78,7 +76,7 @@ def test_a_gather_may_get_other_branches(release, effects, ledger):
     assert ledger.counts() == {"a": 1, "b": 1, "c": 1, "d": 1}
 
 
-def test_other_arguments_are_another_step_and_the_history_says_drift(release, effects, ledger):
+def test_a_step_with_other_arguments_is_a_new_step_and_the_history_reports_drift(release, effects, ledger):
     async def before(ctx):
         await ctx.step(effects.note, "old")
         await ctx.wait_for("go")
@@ -100,7 +98,7 @@ def test_other_arguments_are_another_step_and_the_history_says_drift(release, ef
 
 
 def test_a_sleep_for_what_is_left_until_a_time_ends(timed_app, clock, ledger):
-    """Case 20: the duration differs at each replay."""
+    """The duration differs at each replay."""
     until = time.time() + 1000
 
     @timed_app.task(name="work")
@@ -164,7 +162,7 @@ def test_the_same_step_again_is_another_occurrence(release, ledger):
     assert run.result(timeout=5) == [1, 2]
 
 
-def test_what_has_no_name_of_its_own_needs_one(app, effects, ledger):
+def test_a_callable_without_a_name_needs_one(app, effects, ledger):
     captured = 1
 
     def closure() -> int:
@@ -187,7 +185,7 @@ def test_what_has_no_name_of_its_own_needs_one(app, effects, ledger):
 
 
 @pytest.mark.parametrize("name", ["$own", "", "x" * 10_240, "a\0b", "\ud800"], ids=["dollar", "empty", "10 KB", *"ab"])
-def test_names_of_steps_that_cannot_be_are_refused(app, effects, ledger, name):
+def test_invalid_step_names_are_rejected(app, effects, ledger, name):
     @app.task(name="work", retry=ONCE)
     async def work(ctx: Context) -> int:
         with pytest.raises(ConfigError):
@@ -202,7 +200,7 @@ def test_names_of_steps_that_cannot_be_are_refused(app, effects, ledger, name):
 
 
 @pytest.mark.parametrize("name", ["it's; drop table x", 'say "hi"#1', "a-1:00#2", "{schema}", "ü 🎉"], ids=range(5))
-def test_odd_names_of_steps_are_only_names(app, effects, ledger, name):
+def test_unusual_step_names_are_accepted(app, effects, ledger, name):
     @app.task(name="work", retry=ONCE)
     async def work(ctx: Context) -> str:
         got = await ctx.step(effects.note, "x", name=name)
@@ -216,7 +214,7 @@ def test_odd_names_of_steps_are_only_names(app, effects, ledger, name):
     assert (run.result(timeout=5), ledger.lines()) == ("x", ["x"])
 
 
-def test_a_task_whose_first_parameter_changed_into_a_context_takes_up_its_runs(make_app, effects, ledger):
+def test_a_job_that_became_a_durable_function_continues_its_runs(make_app, effects, ledger):
     first = make_app()
 
     @first.task(name="work")

@@ -19,7 +19,7 @@ ONCE = Retry(max_attempts=1)
 
 @pytest.fixture
 def child(app, ledger):
-    """Ends as its argument says."""
+    """End as the argument says."""
 
     @app.task(name="child", retry=ONCE)
     async def child(what: str) -> dict[str, int]:
@@ -49,7 +49,7 @@ def children(app, run):
     return {info.id: info for info in app.runs(limit=1000) if info.parent == run.id}
 
 
-def test_a_call_makes_a_child_once_and_gives_its_result(app, child, ledger):
+def test_a_call_creates_a_child_once_and_returns_its_result(app, child, ledger):
     @app.task(name="parent")
     async def parent(ctx: Context) -> dict[str, int]:
         got = await ctx.call(child, "one")
@@ -145,7 +145,7 @@ def test_map_gives_results_in_the_order_of_its_items(app, child):
 
 
 def test_a_map_of_a_thousand_resumes_its_parent_once_and_keeps_its_concurrency(app, ledger):
-    """Case 12. The children count how many of them are at it."""
+    """The children count how many of them run at once."""
     lock = threading.Lock()
     now: list[int] = []
     most = 0
@@ -177,7 +177,7 @@ def test_a_map_of_a_thousand_resumes_its_parent_once_and_keeps_its_concurrency(a
 
 
 def test_children_that_end_in_the_same_instant_resume_their_parent_once(app, ledger):
-    """Case 12: all of them wait for one event."""
+    """All of them wait for one event."""
 
     @app.task(name="item")
     async def item(ctx: Context, n: int) -> int:
@@ -261,8 +261,6 @@ def test_a_parent_that_fails_cancels_its_unfinished_children_and_theirs(app, wai
 
 @pytest.mark.parametrize("how", ["waiting", "blocked in map"])
 def test_cancel_while_waiting_ends_the_children_too_and_no_later_step_runs(app, waiter, effects, ledger, how):
-    """Case 14."""
-
     @app.task(name="parent")
     async def parent(ctx: Context) -> None:
         await (ctx.map(waiter, ["a", "b"], concurrency=1) if how != "waiting" else ctx.call(waiter, "a"))
@@ -390,8 +388,8 @@ def test_children_wait_in_the_queue_for_a_worker_that_knows_them(app, make_app):
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-def test_a_database_that_is_away_when_a_childs_end_is_read_is_waited_for(app, child, ledger, monkeypatch, plain):
-    """Author code must not take the trouble for the child's: a replay would show it another end."""
+def test_reading_a_childs_end_waits_for_an_unavailable_database(app, child, ledger, monkeypatch, plain):
+    """User code must not mistake the outage for the child's failure: a replay would show it another end."""
 
     async def on_the_loop(ctx: Context) -> dict[str, int]:
         ledger.write("began")

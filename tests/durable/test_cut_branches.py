@@ -1,4 +1,4 @@
-"""What author code does to its own branches, and what ends attempts: nobody may be left waiting, nothing forgotten."""
+"""Cancelled branches and ended attempts: no branch is left waiting, and nothing is forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = Retry(max_attempts=3, delay=0)
 ONCE = Retry(max_attempts=1)
 
 
-def test_a_branch_that_is_cancelled_while_it_replays_a_join_holds_up_nobody(app, effects, ledger):
+def test_a_branch_cancelled_while_it_replays_a_join_does_not_block_others(app, effects, ledger):
     @app.task(name="child")
     async def child() -> str:
         return "child"
@@ -39,7 +39,7 @@ def test_a_branch_that_is_cancelled_while_it_replays_a_join_holds_up_nobody(app,
     assert run.result(timeout=10) == "last"
 
 
-def test_a_transaction_whose_caller_gave_up_holds_up_nobody(app, effects):
+def test_a_transaction_whose_caller_was_cancelled_does_not_block_others(app, effects):
     entered, leave = threading.Event(), threading.Event()
 
     def slow(_connection) -> int:
@@ -61,7 +61,7 @@ def test_a_transaction_whose_caller_gave_up_holds_up_nobody(app, effects):
     assert run.result(timeout=10) == "last"
 
 
-def test_a_step_that_exits_fails_its_run_and_no_other(app, effects):
+def test_a_step_that_calls_exit_fails_only_its_own_run(app, effects):
     async def leave() -> None:
         sys.exit(3)
 
@@ -79,7 +79,7 @@ def test_a_step_that_exits_fails_its_run_and_no_other(app, effects):
         assert staying.enqueue().result(timeout=30) == "stayed"
 
 
-def test_a_failure_that_ended_the_attempt_is_tried_again_though_a_finally_recorded_something(app, effects, ledger):
+def test_a_failure_that_ended_the_attempt_is_retried_even_if_a_finally_block_recorded_something(app, effects, ledger):
     @app.task(name="work", retry=QUICK)
     async def work(ctx: Context) -> str:
         try:
@@ -93,7 +93,7 @@ def test_a_failure_that_ended_the_attempt_is_tried_again_though_a_finally_record
     assert ledger.lines() == ["flaky", "cleanup", "flaky"]
 
 
-def test_a_failure_inside_a_group_is_tried_again_whatever_was_recorded_after_it(app, effects, ledger):
+def test_a_failure_inside_a_group_is_retried_whatever_was_recorded_after_it(app, effects, ledger):
     @app.task(name="work", retry=QUICK)
     async def work(ctx: Context) -> str:
         async with asyncio.TaskGroup() as group:
@@ -107,7 +107,7 @@ def test_a_failure_inside_a_group_is_tried_again_whatever_was_recorded_after_it(
     assert ledger.counts()["flaky"] == 2
 
 
-def test_a_fatal_failure_inside_a_group_is_not_tried_again(app, ledger):
+def test_a_fatal_failure_inside_a_group_is_not_retried(app, ledger):
     async def bad() -> None:
         ledger.write("bad")
         raise Fatal("no use")
@@ -125,7 +125,7 @@ def test_a_fatal_failure_inside_a_group_is_not_tried_again(app, ledger):
     assert ledger.lines() == ["bad"]
 
 
-def test_what_was_done_is_undone_though_the_body_hangs_behind_it(app, effects, ledger):
+def test_finished_steps_are_undone_even_if_the_body_hangs_after_them(app, effects, ledger):
     hanging = threading.Event()
 
     @app.task(name="work")
@@ -156,7 +156,7 @@ def charging(app, ledger, charge):
     return work
 
 
-def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledger):
+def test_a_step_in_a_thread_that_runs_during_the_cancel_is_undone(app, ledger):
     entered, leave = threading.Event(), threading.Event()
 
     def charge() -> str:
@@ -177,8 +177,8 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
     assert ledger.lines() == ["charged", "refunded payment"]
 
 
-def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, ledger, monkeypatch):
-    """Its function has returned, and nobody has looked at that yet."""
+def test_a_step_whose_thread_ends_at_the_moment_of_the_cancel_is_undone(app, ledger, monkeypatch):
+    """The function has returned, but the event loop hasn't processed that yet."""
 
     def charge() -> str:
         ledger.write("charged")
@@ -231,7 +231,7 @@ def test_a_step_that_was_undone_has_another_idempotency_key_when_it_is_retried(a
     assert len(set(undo_keys)) == 2
 
 
-def test_a_fork_between_two_joins_of_one_child_knows_how_it_ended(app, effects):
+def test_a_fork_between_two_joins_of_a_child_knows_how_the_child_ended(app, effects):
     @app.task(name="child")
     async def child() -> int:
         return 5
@@ -251,7 +251,7 @@ def test_a_fork_between_two_joins_of_one_child_knows_how_it_ended(app, effects):
     assert fork.result(timeout=10) == [5, 5]
 
 
-def test_an_event_of_another_type_than_it_is_waited_for_with_is_named_and_not_tried_again(app):
+def test_an_event_payload_of_an_unexpected_type_fails_the_run_without_retry(app):
     @app.task(name="work", retry=QUICK)
     async def work(ctx: Context) -> bool:
         return await ctx.wait_for("approved", type=bool)

@@ -100,7 +100,7 @@ def test_events_belong_to_their_tenant(app, waiter):
     assert ours.result(timeout=5) == "ours"
 
 
-def test_one_event_wakes_all_who_wait_for_it(app, waiter):
+def test_one_event_wakes_all_its_waiters(app, waiter):
     runs = waiter.enqueue_many([("e",)] * 600)
     drain(app)
     app.emit("e", "all")
@@ -109,9 +109,7 @@ def test_one_event_wakes_all_who_wait_for_it(app, waiter):
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
-def test_names_with_quotes_and_worse_are_only_names(app, waiter, name):
-    """Case 30."""
-
+def test_names_with_quotes_and_control_characters_are_accepted(app, waiter, name):
     @app.task(name="receiver")
     async def receiver(ctx: Context) -> str:
         await ctx.sleep(0, name=name)
@@ -128,7 +126,7 @@ def test_names_with_quotes_and_worse_are_only_names(app, waiter, name):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 10_240, "nul\0", "line\nbreak", "\ud800"], ids=["empty", "10 KB", *"abc"])
-def test_names_that_cannot_be_are_refused(app, name):
+def test_invalid_names_are_rejected(app, name):
     @app.task(name="work", retry=ONCE)
     async def work(ctx: Context) -> int:
         for ask in (ctx.wait_for, ctx.receive, ctx.emit):
@@ -146,7 +144,7 @@ def test_names_that_cannot_be_are_refused(app, name):
 
 
 def test_messages_are_received_once_and_in_order_whenever_they_were_sent(app, ledger):
-    """Case 15: before the run began, while it waits, while it runs, and around a worker that stops."""
+    """Before the run began, while it waits, while it runs, and around a worker that stops."""
     held = asyncio.Event()
 
     async def pause() -> None:
@@ -191,7 +189,7 @@ def test_several_receivers_of_one_topic_get_a_message_each(app):
     assert sorted(run.result(timeout=5)) == [10, 20, 30]
 
 
-def test_a_receive_that_timed_out_leaves_the_message_to_the_next(timed_app, clock, ledger):
+def test_a_receive_that_timed_out_leaves_the_message_to_the_next_receive(timed_app, clock, ledger):
     @timed_app.task(name="work")
     async def work(ctx: Context) -> str:
         try:
@@ -213,7 +211,7 @@ def test_a_receive_that_timed_out_leaves_the_message_to_the_next(timed_app, cloc
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
-def test_a_finished_run_takes_no_messages(app, waiter, end):
+def test_a_finished_run_accepts_no_messages(app, waiter, end):
     run = waiter.enqueue("e")
     if end == "cancelled":
         run.cancel()

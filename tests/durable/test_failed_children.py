@@ -1,4 +1,4 @@
-"""The end of a child is final: a parent that doesn't catch it fails at once, without retries (case 45)."""
+"""The end of a child is final: a parent that doesn't catch it fails at once, without retries."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_failure_hook_is_called_once(app):
     ],
     ids=["named", "among others", "by its base", "all", "another"],
 )
-def test_a_retry_policy_that_names_it_retries_it(app, broken, retry, failed_attempts):
+def test_a_retry_policy_that_names_run_failed_retries_the_parent(app, broken, retry, failed_attempts):
     @app.task(name="parent", retry=retry)
     async def parent(ctx: Context) -> None:
         await ctx.call(broken)
@@ -204,7 +204,7 @@ def test_the_failure_of_a_run_that_is_no_child_follows_the_retry_policy(app, bro
 
 
 def test_a_child_that_an_operator_repairs_lets_the_parent_be_retried(app, ledger):
-    """The parent has failed; a retry by an operator continues with what the child came to since."""
+    """The parent has failed; a retry by an operator continues with the child's new result."""
     repaired: list[bool] = []
 
     @app.task(name="child")

@@ -146,14 +146,14 @@ def test_a_fork_without_a_step_begins_anew_and_may_have_other_arguments(app, cha
     assert ledger.counts() == {"first": 2, "job 1": 2, "job 5": 2, "job 6": 2, "second": 2, "x": 2, "y": 1}
 
 
-def test_a_fork_from_a_step_that_is_not_on_record_names_those_that_are(app, chain):
+def test_a_fork_from_an_unrecorded_step_names_the_recorded_ones(app, chain):
     run = chain.enqueue("x")
     drain(app)
     with pytest.raises(ConfigError, match="first"):
         run.fork(from_step="no such step")
 
 
-def test_a_failed_run_is_forked_before_what_went_wrong(app, effects, ledger):
+def test_a_failed_run_is_forked_before_the_failed_step(app, effects, ledger):
     @app.task(name="work", retry=ONCE)
     async def work(ctx: Context, n: int) -> int:
         await ctx.step(effects.note, "kept", name="kept")
@@ -172,8 +172,6 @@ def test_a_failed_run_is_forked_before_what_went_wrong(app, effects, ledger):
 
 @pytest.mark.parametrize("how", ["asleep", "waits", "receives"])
 def test_no_later_step_runs_after_a_cancel(timed_app, clock, effects, ledger, how):
-    """Case 14."""
-
     @timed_app.task(name="work")
     async def work(ctx: Context) -> None:
         await {
@@ -222,7 +220,7 @@ def test_a_cancel_while_a_step_runs_refuses_its_checkpoint_and_everything_after(
     assert app.store.queries.steps(str(run.id)) == []
 
 
-def test_the_failure_hook_hears_of_a_durable_functions_end_once(app, effects, ledger):
+def test_the_failure_hook_is_called_once_for_a_durable_function(app, effects, ledger):
     @app.on_failure
     def failed(info):
         ledger.write("failed", info.id, info.error.code)

@@ -1,4 +1,4 @@
-"""Random programs of concurrent branches, interrupted anywhere: author code sees the same in a replay, in order."""
+"""Random programs of concurrent branches, interrupted anywhere: user code observes the same order in a replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(Hea
 
 
 def emit_what_it_waits_for(app, run, emitted):
-    """Let one event happen that a suspended run waits for; whether the run has ended."""
+    """Emit one event that a suspended run waits for; return whether the run has ended."""
     info = run.info()
     if info.state == "waiting":
         for wait in app.store.queries.waits(str(run.id)):
@@ -28,7 +28,7 @@ def emit_what_it_waits_for(app, run, emitted):
 
 
 def play(app, interpreter, program):
-    """Play a program to its end; the attempts' views of it."""
+    """Run a program to its end; return what each attempt observed."""
     run = interpreter.program.enqueue(program)
     emitted = set()
     wait_until(lambda: emit_what_it_waits_for(app, run, emitted), what=f"end of {program}")
@@ -63,15 +63,15 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
         each()
 
 
-def test_suspended_programs_go_on_as_they_were(app, ledger):
+def test_suspended_programs_resume_with_the_same_history(app, ledger):
     run_programs(app, ledger, 40, (*STEPS, "wait", "wait"))
 
 
-def test_programs_with_sleeps_and_children_go_on_as_they_were(app, ledger):
+def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger):
     run_programs(app, ledger, 40, (*STEPS, "wait", "sleep", "child", "broken"), concurrency=2)
 
 
-def test_programs_that_were_lost_in_the_middle_go_on_as_they_were(app, ledger):
+def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger):
     run_programs(app, ledger, 25, (*STEPS, "wait", "crash"), concurrency=2)
 
 
@@ -80,5 +80,5 @@ def test_programs_that_were_lost_in_the_middle_go_on_as_they_were(app, ledger):
 @pytest.mark.parametrize(
     "leaves", [(*STEPS, "wait"), (*STEPS, "wait", "sleep", "child", "broken"), (*STEPS, "wait", "crash")]
 )
-def test_large_programs_go_on_as_they_were(app, ledger, leaves, concurrency):
+def test_large_programs_resume_with_the_same_history(app, ledger, leaves, concurrency):
     run_programs(app, ledger, 300, leaves, widest=6, concurrency=concurrency)

@@ -1,4 +1,4 @@
-"""Concurrent branches: what author code saw of their order it sees again in a replay. Orders here are forced."""
+"""Concurrent branches: a replay shows user code the recorded order. The tests force the orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONCE = Retry(max_attempts=1)
 
 
 class InOrder:
-    """A step's function that lets concurrent calls return in a given order, each when the one before is on record."""
+    """A step's function that lets concurrent calls return in a given order, each when the one before is recorded."""
 
     def __init__(self, app, ledger, order):
         self.app, self.ledger, self.order = app, ledger, list(order)
@@ -87,7 +87,7 @@ def test_as_completed_and_wait_see_the_recorded_order_again(app, ledger, order):
     assert first.startswith(f"saw {' '.join(order)} first")
 
 
-def test_groups_in_groups_show_one_result_with_all_its_consequences_before_the_next(app, ledger):
+def test_nested_groups_see_all_consequences_of_one_result_before_the_next(app, ledger):
     in_order = InOrder(app, ledger, "dacb")
     seen: list[list[str]] = []
 
@@ -118,7 +118,7 @@ def test_groups_in_groups_show_one_result_with_all_its_consequences_before_the_n
 
 
 def test_a_race_is_won_by_the_same_branch_again(app, ledger):
-    """The one who lost was cancelled: it isn't on record, and its name isn't waited for."""
+    """The losing branch was cancelled: it isn't recorded, and the replay doesn't wait for it."""
     started = asyncio.Event()
 
     async def quick(n: int) -> str:
@@ -154,7 +154,7 @@ def test_a_race_is_won_by_the_same_branch_again(app, ledger):
 
 @pytest.mark.parametrize("finished", ["", "a", "c", "ab", "abc"])
 def test_a_worker_that_stops_in_a_gather_leaves_finished_steps_done(app, ledger, finished):
-    """Case 19: whatever subset was on record, no finished step runs again, and results keep their order."""
+    """Whatever subset was recorded, no finished step runs again, and results keep their order."""
     held = asyncio.Event()
 
     async def step(name: str) -> str:
@@ -199,7 +199,7 @@ def test_identical_steps_in_a_gather_keep_their_results_apart(app, ledger):
     assert len(ledger.lines()) == 3
 
 
-def test_a_failure_in_a_task_group_cancels_the_others_and_is_tried_again(app, effects, ledger):
+def test_a_failure_in_a_task_group_cancels_the_others_and_is_retried(app, effects, ledger):
     async def hang(name: str) -> None:
         ledger.write(name)
         await asyncio.sleep(3600 if ledger.counts()[name] == 1 else 0)

@@ -1,4 +1,4 @@
-"""Values that would differ at each replay, idempotency keys, progress, and runs that begin anew."""
+"""Recorded values (now, random, uuid), idempotency keys, progress and restarts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_progress_is_shown_and_a_replay_does_not_turn_it_back(app, ledger):
     assert (progress.done, progress.total, progress.note) == (2, 3, None)
 
 
-def test_a_step_may_tell_progress(app, ledger):
+def test_a_step_may_report_progress(app, ledger):
     @app.task(name="work")
     async def work(ctx: Context) -> None:
         async def inside() -> None:
@@ -114,7 +114,7 @@ def test_a_step_may_tell_progress(app, ledger):
     assert (state(run), run.info().progress.done) == ("done", 1)
 
 
-def test_a_step_inside_a_step_is_refused(app, effects, ledger):
+def test_a_step_inside_a_step_is_rejected(app, effects, ledger):
     @app.task(name="work", retry=ONCE)
     async def work(ctx: Context) -> None:
         async def outer() -> None:
@@ -129,7 +129,7 @@ def test_a_step_inside_a_step_is_refused(app, effects, ledger):
     assert ledger.lines() == []
 
 
-def test_restart_goes_on_as_a_fresh_call_of_the_same_run(app, effects, ledger):
+def test_restart_continues_the_run_with_a_fresh_call(app, effects, ledger):
     @app.task(name="count")
     async def count(ctx: Context, n: int, seen: list[str]) -> list[str]:
         await ctx.step(effects.note, "step")
@@ -150,7 +150,7 @@ def test_restart_goes_on_as_a_fresh_call_of_the_same_run(app, effects, ledger):
     assert rows == 2, "of the last call only"
 
 
-def test_restart_gives_new_tries_and_takes_checked_arguments(app, ledger):
+def test_restart_resets_retries_and_validates_arguments(app, ledger):
     @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
     async def work(ctx: Context, n: int) -> int:
         ledger.write(n, ctx.attempt)

@@ -1,4 +1,4 @@
-"""Steps that fail: what author code sees, live and in a replay, and what is tried again."""
+"""Steps that fail: what user code sees, live and in a replay, and what is retried."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_step_failed_has_the_error_live_and_on_replay_and_its_cause_when_live(ap
 
 
 class Odd(Exception):
-    """Wants other arguments than it keeps."""
+    """An exception whose constructor takes other arguments than it stores in `args`."""
 
     def __init__(self, code: int, *, hint: str) -> None:
         super().__init__(f"{code}: {hint}")
@@ -55,7 +55,7 @@ class Below(Plain):
 
 
 class Unkept(Exception):
-    """Its arguments can't be kept as JSON."""
+    """An exception whose arguments can't be encoded as JSON."""
 
 
 RAISED = {
@@ -68,7 +68,7 @@ RAISED = {
 
 
 @pytest.mark.parametrize("which", list(RAISED))
-def test_what_raises_names_comes_through_as_itself_live_and_on_replay(app, ledger, which):
+def test_exceptions_named_in_raises_reach_the_caller_live_and_on_replay(app, ledger, which):
     def fail() -> None:
         ledger.write("ran")
         raise RAISED[which]()
@@ -93,7 +93,7 @@ def test_what_raises_names_comes_through_as_itself_live_and_on_replay(app, ledge
     )
 
 
-def test_a_failure_that_ended_the_attempt_is_tried_again(app, effects, ledger):
+def test_a_failure_that_ended_the_attempt_is_retried(app, effects, ledger):
     @app.task(name="work", retry=Retry(max_attempts=3, delay=0))
     async def work(ctx: Context) -> str:
         await ctx.step(effects.note, "before")
@@ -106,7 +106,7 @@ def test_a_failure_that_ended_the_attempt_is_tried_again(app, effects, ledger):
     assert run.info().attempt == 3
 
 
-def test_a_failure_that_was_caught_is_replayed_and_not_tried_again(app, effects, ledger):
+def test_a_caught_failure_is_replayed_and_not_retried(app, effects, ledger):
     @app.task(name="work", retry=Retry(max_attempts=3, delay=0))
     async def work(ctx: Context) -> int:
         with pytest.raises(StepFailed):
@@ -123,8 +123,8 @@ def test_a_failure_that_was_caught_is_replayed_and_not_tried_again(app, effects,
 
 
 @pytest.mark.parametrize("plainly", [False, True])
-def test_a_failure_is_tried_again_when_the_transaction_after_it_was_refused(app, effects, ledger, plainly):
-    """Nothing of that is on record, though it had its number."""
+def test_a_failure_is_retried_when_the_transaction_after_it_was_rejected(app, effects, ledger, plainly):
+    """The transaction isn't recorded, although it had taken a number."""
     app.store.prepare()
     line = app.store.database.connection("client")
     if not app.store.database.dialect.writing_ctes:
@@ -156,7 +156,7 @@ def test_a_failure_is_tried_again_when_the_transaction_after_it_was_refused(app,
     assert (state(run), ledger.counts()["again"]) == ("done", 2)
 
 
-def test_fatal_in_a_step_is_not_tried_again(app, ledger):
+def test_fatal_in_a_step_is_not_retried(app, ledger):
     def fatal() -> None:
         ledger.write("try")
         raise Fatal("no use")
@@ -174,7 +174,7 @@ def test_fatal_in_a_step_is_not_tried_again(app, ledger):
     assert (run.result(timeout=5), len(ledger.lines())) == ("fatal", 1)
 
 
-def test_a_fatal_failure_of_a_step_that_nobody_caught_fails_the_run_at_once(app, ledger):
+def test_an_uncaught_fatal_failure_of_a_step_fails_the_run_at_once(app, ledger):
     def fatal() -> None:
         ledger.write("try")
         raise Fatal("no use")
@@ -204,7 +204,7 @@ def test_retry_after_in_a_step_chooses_the_delay_before_its_next_try(app, ledger
     assert (run.result(timeout=5), len(ledger.lines())) == ("ok", 2)
 
 
-def test_a_steps_timeout_ends_a_coroutine_and_is_tried_again_as_its_retry_says(app, ledger):
+def test_a_steps_timeout_cancels_its_coroutine_and_the_retry_policy_applies(app, ledger):
     async def slow() -> str:
         ledger.write("began")
         if len(ledger.lines()) < 3:
@@ -248,7 +248,7 @@ def test_a_step_that_timed_out_for_good_failed_with_code_timeout(app, ledger):
     assert ledger.lines() == ["began", seen[0], "began", seen[1], *seen]
 
 
-def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_begins(app, ledger):
+def test_a_thread_that_outlives_its_steps_timeout_ends_before_the_next_try(app, ledger):
     def slow() -> str:
         ledger.write("began")
         threading.Event().wait(0.3 if len(ledger.lines()) == 1 else 0)
@@ -265,7 +265,7 @@ def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_be
     assert ledger.lines() == ["began", "ended", "began", "ended"]
 
 
-def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_until_it_ends(app, ledger):
+def test_a_run_is_retried_only_after_a_thread_that_outlived_its_step_ends(app, ledger):
     release = threading.Event()
 
     def slow() -> None:
@@ -288,7 +288,7 @@ def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_un
     assert ledger.lines() == ["attempt 1", "began", "ended", "attempt 2", "began", "ended"]
 
 
-def test_a_result_that_cannot_be_kept_fails_the_step_at_once(app, ledger):
+def test_a_result_that_cannot_be_stored_fails_the_step_at_once(app, ledger):
     def odd() -> object:
         ledger.write("ran")
         return threading.Lock()

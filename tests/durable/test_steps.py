@@ -1,4 +1,4 @@
-"""Steps: run once, kept, typed, retried, failed for good, known by name and arguments."""
+"""Steps: run once, recorded, typed, retried, identified by name and arguments."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_step_gives_the_decoded_value_the_first_time_and_in_a_replay(app, ledg
     assert first == again == "True True tuple {'at': '2026-01-02T00:00:00Z', 'pair': [1, 2]}"
 
 
-def test_a_null_on_record_is_a_result(app, ledger):
+def test_a_recorded_null_is_a_result(app, ledger):
     def nothing() -> None:
         ledger.write("ran")
 
@@ -130,7 +130,7 @@ def test_plain_functions_of_steps_run_in_threads_and_coroutines_on_the_loop(app,
 
 
 @pytest.mark.parametrize("kind", ["fail_until", "async"])
-def test_a_step_is_tried_as_its_retry_says_within_one_attempt(app, effects, ledger, kind):
+def test_a_step_is_retried_by_its_policy_within_one_attempt(app, effects, ledger, kind):
     async def afail_until(what: str, times: int) -> str:
         return effects.fail_until(what, times)
 
@@ -157,7 +157,7 @@ def test_a_step_without_retry_has_one_try(app, effects, ledger):
     assert (state(run), ledger.counts()) == ("failed", {"x": 1})
 
 
-def test_a_steps_retry_knows_on_and_never_on(app, ledger):
+def test_a_steps_retry_policy_observes_on_and_never_on(app, ledger):
     def fail(kind: str) -> None:
         ledger.write(kind)
         raise {"key": KeyError, "value": ValueError}[kind](kind)
@@ -175,8 +175,8 @@ def test_a_steps_retry_knows_on_and_never_on(app, ledger):
     assert ledger.counts() == {"key": 1, "value": 3}
 
 
-def test_what_has_ended_is_freed_without_the_garbage_collector(app):
-    """It would look through all that hundreds of runs have in memory, again and again."""
+def test_finished_attempts_are_freed_without_the_garbage_collector(app):
+    """The garbage collector would traverse the objects of hundreds of runs again and again."""
 
     @app.task(name="steps")
     async def steps(ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""What a run writes for its followers."""
+"""Streams: what a run writes for its followers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with Holdfast(sys.argv[1]) as app:
 """
 
 
-def test_chunks_come_in_order_once_and_typed_as_json(app):
+def test_chunks_arrive_once_and_in_order_as_json(app):
     @app.task(name="work")
     async def work(ctx: Context) -> None:
         for chunk in ("a", {"b": [1, None]}, 3):
@@ -44,7 +44,7 @@ def test_chunks_come_in_order_once_and_typed_as_json(app):
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_step_writes_too_and_what_a_lost_try_wrote_can_be_told_by_its_attempt(app, kind):
+def test_a_step_writes_too_and_chunks_of_a_lost_attempt_carry_its_number(app, kind):
     if kind == "async":
 
         @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
@@ -134,7 +134,7 @@ def test_astream_does_not_block_the_loop(app):
     assert asyncio.run(follow()) == ["one", "two"]
 
 
-def test_a_stream_of_no_run_says_so(app):
+def test_a_stream_of_an_unknown_run_raises(app):
     @app.task(name="work")
     async def work(ctx: Context) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Author code that won't end when it is told to."""
+"""User code that ignores cancellation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("swallowed", [BaseException, Exception], ids=lambda kind: kind.__name__)
-def test_code_that_swallows_its_suspension_for_ever_does_not_hold_up_other_runs(app, ledger, caplog, swallowed):
+def test_code_that_keeps_swallowing_its_suspension_does_not_block_other_runs(app, ledger, caplog, swallowed):
     caplog.set_level(logging.WARNING, "holdfast")
 
     @app.task(name="stubborn")

@@ -1,4 +1,4 @@
-"""The same for plain functions: a SyncContext blocks, and unwinds what waits."""
+"""Sync durable functions: a SyncContext blocks, and unwinds the stack at a suspension."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def child(app):
     return child
 
 
-def test_everything_a_context_does_blocks_here_and_replays(app, effects, child, ledger):
+def test_all_operations_of_a_sync_context_block_and_replay(app, effects, child, ledger):
     @app.task(name="work")
     def work(ctx: SyncContext) -> list[object]:
         got: list[object] = [ctx.step(effects.note, "a"), ctx.step(effects.note, "a")]
@@ -75,7 +75,7 @@ def test_a_thread_that_waits_gives_up_its_slot(app, ledger):
 
 
 @pytest.mark.parametrize("catch", [Exception, BaseException])
-def test_no_except_swallows_the_suspension_and_the_context_is_closed_then(app, effects, ledger, catch):
+def test_no_except_clause_swallows_the_suspension_which_closes_the_context(app, effects, ledger, catch):
     @app.task(name="work", retry=ONCE)
     def work(ctx: SyncContext) -> str:
         try:
@@ -149,7 +149,7 @@ def test_steps_are_retried_and_a_timeout_ends_them(app, effects, ledger):
     assert (run.result(timeout=5), ledger.counts()) == ("timeout", {"flaky": 3, "slow": 1})
 
 
-def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_begins(app, ledger):
+def test_a_thread_that_outlives_its_steps_timeout_ends_before_the_next_try(app, ledger):
     def slow() -> str:
         ledger.write("began")
         threading.Event().wait(0.3 if len(ledger.lines()) == 1 else 0)
@@ -166,7 +166,7 @@ def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_be
     assert ledger.lines() == ["began", "ended", "began", "ended"]
 
 
-def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_until_it_ends(app, ledger):
+def test_a_run_is_retried_only_after_a_thread_that_outlived_its_step_ends(app, ledger):
     release = threading.Event()
 
     def slow() -> None:
@@ -267,7 +267,7 @@ def test_a_childs_failure_reaches_the_caller(app, child):
     assert run.result(timeout=5) == ["-1 is less than nothing", "10", "-2 is less than nothing"]
 
 
-def test_restart_and_undo_work_here_too(app, ledger):
+def test_restart_and_undo_work_in_a_sync_context(app, ledger):
     def book(n: int) -> int:
         ledger.write("book", n)
         return n
@@ -314,7 +314,7 @@ def test_undos_survive_a_worker_that_stops(app, ledger):
     assert ledger.counts()["cancel 1"] <= 2
 
 
-def test_coroutine_functions_are_refused(app, effects):
+def test_coroutine_functions_are_rejected(app, effects):
     @app.task(name="work", retry=ONCE)
     def work(ctx: SyncContext) -> int:
         with pytest.raises(TaskError, match="async def"):

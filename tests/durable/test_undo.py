@@ -15,7 +15,7 @@ ONCE = Retry(max_attempts=1)
 
 
 class Shop:
-    """Effects and what takes them back."""
+    """Effects and their compensations."""
 
     def __init__(self, ledger):
         self.ledger = ledger
@@ -62,7 +62,7 @@ def test_a_run_that_fails_is_undone_in_reverse_order_with_the_steps_results(app,
     assert kinds(run) == ["enqueued", "started", "undoing", "started", "failed"]
 
 
-def test_a_run_that_is_done_or_tried_again_undoes_nothing(app, shop, ledger):
+def test_a_run_that_is_done_or_retried_undoes_nothing(app, shop, ledger):
     @app.task(name="trip", retry=Retry(max_attempts=2, delay=0))
     async def trip(ctx: Context) -> None:
         await ctx.step(shop.book, "train", undo=shop.cancel)
@@ -157,7 +157,7 @@ def test_an_undo_is_retried_as_its_step_would_be(app, shop, ledger):
     assert (state(run), run.info().error.message) == ("failed", "mine")
 
 
-def test_an_undo_that_cannot_finish_leaves_the_run_failed_and_retry_takes_it_up_again(app, shop, ledger):
+def test_an_undo_that_cannot_finish_leaves_the_run_failed_and_a_retry_resumes_it(app, shop, ledger):
     once = Retry(max_attempts=1)
 
     @app.task(name="trip", retry=ONCE)
@@ -234,7 +234,7 @@ def test_a_scheduled_run_that_is_cancelled_undoes_too(app, shop, ledger):
     assert (state(run), ledger.lines()) == ("cancelled", ["book train", "cancel ticket train"])
 
 
-def test_a_running_run_that_is_cancelled_undoes_when_its_attempt_is_over(app, shop, ledger):
+def test_a_running_run_that_is_cancelled_undoes_when_its_attempt_has_ended(app, shop, ledger):
     release = threading.Event()
 
     def long(what: str) -> str:
@@ -261,7 +261,7 @@ def test_a_running_run_that_is_cancelled_undoes_when_its_attempt_is_over(app, sh
     assert ledger.lines() == ["book train", "long x", "over x", "cancel ticket train"]
 
 
-def test_a_step_that_was_under_way_at_the_cancel_is_undone_too_and_nothing_comes_after_it(app, shop, ledger):
+def test_a_step_that_runs_during_the_cancel_is_undone_and_no_step_follows_it(app, shop, ledger):
     release = threading.Event()
 
     def book(what: str) -> str:
@@ -342,7 +342,7 @@ def test_a_child_undoes_when_its_parent_fails(app, shop, ledger):
     assert {info.task: info.state for info in app.runs()} == {"trip": "failed", "leg": "cancelled"}
 
 
-def test_a_compensation_that_is_gone_from_the_code_is_for_people_to_see_to(app, make_app, shop, ledger):
+def test_a_compensation_missing_from_the_code_fails_the_run_for_an_operator(app, make_app, shop, ledger):
     @app.task(name="trip")
     async def trip(ctx: Context) -> None:
         await ctx.step(shop.book, "train", undo=shop.cancel)

@@ -1,4 +1,4 @@
-"""Waiting: suspended runs hold nothing, come back by replay, and what a wait came to stays what it was."""
+"""Waits: suspended runs hold no slot, resume by replay, and keep the outcomes of their waits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_retry_does_not_extend_a_sleep(timed_app, clock, effects, ledger):
     assert run.result(timeout=5) == "awake"
 
 
-def test_a_sleep_until_a_time_that_has_passed_and_one_of_nothing_end_at_once(app):
+def test_a_sleep_of_zero_or_until_a_past_time_ends_at_once(app):
     @app.task(name="work")
     async def work(ctx: Context) -> str:
         await ctx.sleep_until(datetime(2020, 1, 1, tzinfo=UTC))
@@ -73,8 +73,7 @@ def test_a_sleep_until_a_time_that_has_passed_and_one_of_nothing_end_at_once(app
         assert run.result(timeout=30) == "awake"
 
 
-def test_a_sleeper_does_not_care_about_the_workers_clock(app, monkeypatch):
-    """Case 22."""
+def test_a_sleep_does_not_depend_on_the_workers_clock(app, monkeypatch):
     real, real_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() + 600)
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 600 * 10**9)
@@ -151,7 +150,7 @@ def test_not_even_except_base_exception_swallows_the_suspension(app, effects, le
     assert run.result(timeout=5) == "the event"
 
 
-def test_finally_blocks_run_at_each_suspension_and_their_steps_only_when_it_is_real(app, effects, ledger):
+def test_finally_blocks_run_at_each_suspension_but_their_steps_only_at_the_end(app, effects, ledger):
     @app.task(name="work")
     async def work(ctx: Context) -> None:
         try:
@@ -170,7 +169,7 @@ def test_finally_blocks_run_at_each_suspension_and_their_steps_only_when_it_is_r
     assert ledger.lines() == ["finally", "finally", "finally", "cleaned up"]
 
 
-def test_free_tasks_end_with_the_run_and_at_its_suspensions(app, ledger):
+def test_background_tasks_end_with_the_run_and_at_its_suspensions(app, ledger):
     @app.task(name="work")
     async def work(ctx: Context) -> str:
         async def waits() -> None:
@@ -195,7 +194,7 @@ def test_free_tasks_end_with_the_run_and_at_its_suspensions(app, ledger):
     assert ask(app, "select count(*) from {}waits") == [(0,)]
 
 
-def test_a_context_that_is_over_refuses_every_call(app, effects, ledger):
+def test_a_closed_context_rejects_every_call(app, effects, ledger):
     kept = []
 
     @app.task(name="work")
@@ -219,8 +218,6 @@ def test_a_context_that_is_over_refuses_every_call(app, effects, ledger):
 
 
 def test_a_wait_that_timed_out_replays_as_timed_out_even_when_the_event_came_later(timed_app, clock, ledger):
-    """Case 13."""
-
     @timed_app.task(name="work")
     async def work(ctx: Context) -> str:
         try:
@@ -243,7 +240,7 @@ def test_a_wait_that_timed_out_replays_as_timed_out_even_when_the_event_came_lat
     assert ledger.lines() == ["timed out", "timed out"]
 
 
-def test_an_event_that_came_in_time_is_not_timed_out_by_a_later_look(timed_app, clock):
+def test_an_event_that_arrived_in_time_is_not_timed_out_by_a_later_poll(timed_app, clock):
     @timed_app.task(name="work")
     async def work(ctx: Context) -> str:
         return await ctx.wait_for("go", timeout=10)
@@ -256,7 +253,7 @@ def test_an_event_that_came_in_time_is_not_timed_out_by_a_later_look(timed_app, 
     assert run.result(timeout=5) == "in time"
 
 
-def test_several_branches_wait_at_once_and_go_on_one_by_one(app, effects, ledger):
+def test_several_branches_wait_at_once_and_resume_one_by_one(app, effects, ledger):
     @app.task(name="work")
     async def work(ctx: Context) -> list[str]:
         async def branch(name: str) -> str:
@@ -277,7 +274,7 @@ def test_several_branches_wait_at_once_and_go_on_one_by_one(app, effects, ledger
 
 
 def test_an_event_emitted_while_a_wait_is_being_registered_wakes_it(app, ledger):
-    """Case 11: each emit races with the registration of the wait for it."""
+    """Each emit races with the registration of the wait for it."""
 
     def emit(name: str) -> None:
         threading.Thread(target=app.emit, args=(name, name)).start()

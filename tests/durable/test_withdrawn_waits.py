@@ -1,4 +1,4 @@
-"""Waits that author code cancels: they are over, take nothing from others, and a replay passes them as it did."""
+"""Waits that user code cancels: they are withdrawn, take no message from others, and replay as they happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = Retry(max_attempts=3, delay=0)
 
 
 async def first_of(*asked):
-    """The one that is done first; the others are cancelled, and over."""
+    """Return the result of the first to finish; cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
@@ -36,7 +36,7 @@ def withdrawn(run, app):
 
 @pytest.fixture
 def lose(app, monkeypatch):
-    """Have the run lost to its worker, as if that had died, right before or after the first withdrawal is durable."""
+    """Make the worker lose the run, as if it had died, right before or after the first withdrawal is durable."""
     write = app.store.journal.write
 
     def arrange(when):
@@ -60,7 +60,7 @@ def lose(app, monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["never", "before", "after"])
-def test_a_message_sent_after_a_receive_was_cancelled_goes_to_the_next(app, effects, ledger, lose, when):
+def test_a_message_sent_after_a_receive_was_cancelled_goes_to_the_next_receive(app, effects, ledger, lose, when):
     @app.task(name="work", max_crashes=10)
     async def work(ctx: Context) -> list[object]:
         first = await first_of(ctx.receive("n"), ctx.step(effects.anote, "quick"))
@@ -81,8 +81,8 @@ def test_a_message_sent_after_a_receive_was_cancelled_goes_to_the_next(app, effe
 
 
 @pytest.mark.parametrize("when", ["never", "before", "after"])
-def test_a_message_that_came_behind_what_made_the_code_cancel_goes_to_the_next(app, ledger, lose, when):
-    """Both come while the run is suspended: the message is given to the wait, and author code never sees it there."""
+def test_a_message_that_arrived_after_the_cause_of_the_cancel_goes_to_the_next_receive(app, ledger, lose, when):
+    """Both arrive while the run is suspended: the wait takes the message, and user code never sees it there."""
 
     @app.task(name="work", max_crashes=10)
     async def work(ctx: Context) -> list[object]:
@@ -104,17 +104,17 @@ def test_a_message_that_came_behind_what_made_the_code_cancel_goes_to_the_next(a
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Each command is written as soon as it is said, in a group of its own, and the loop waits for it."""
+    """Write each command at once, in a batch of its own, while the event loop waits."""
 
     def submit(queue, write):
         queue._ready.append(write)
-        queue._wake_committer.__self__.tick()
+        queue.wake_committer.__self__.tick()
 
     monkeypatch.setattr(WriteQueue, "submit", submit)
 
 
 @pytest.mark.parametrize("turns", [1, 5, 40])
-def test_messages_that_are_there_are_received_in_order_though_a_receive_is_cancelled_at_once(app, at_once, turns):
+def test_waiting_messages_are_received_in_order_even_if_a_receive_is_cancelled_at_once(app, at_once, turns):
     @app.task(name="work")
     async def work(ctx: Context) -> list[object]:
         cut = asyncio.ensure_future(ctx.receive("n"))
@@ -147,7 +147,7 @@ def test_a_cancelled_message_goes_to_another_receive_that_is_open(app):
     assert run.result(timeout=5) == [[1], "hello"]
 
 
-def test_a_receive_inside_asyncio_timeout_leaves_later_messages_to_the_next(app):
+def test_a_receive_inside_asyncio_timeout_leaves_later_messages_to_the_next_receive(app):
     @app.task(name="work")
     async def work(ctx: Context) -> object:
         try:
@@ -164,8 +164,8 @@ def test_a_receive_inside_asyncio_timeout_leaves_later_messages_to_the_next(app)
     assert run.result(timeout=5) == "hello"
 
 
-def test_what_a_failing_group_cancelled_is_waited_for_when_the_next_attempt_goes_well(app, effects):
-    """What made the code cancel is tried again: then nobody cancels."""
+def test_waits_cancelled_by_a_failing_group_are_registered_again_in_the_next_attempt(app, effects):
+    """The failed step is retried and succeeds: this time nothing is cancelled."""
 
     @app.task(name="work", retry=QUICK)
     async def work(ctx: Context) -> list[object]:
@@ -187,7 +187,7 @@ def test_what_a_failing_group_cancelled_is_waited_for_when_the_next_attempt_goes
     assert run.result(timeout=5) == ["flaky", "hello", "came"]
 
 
-def test_waits_of_every_kind_are_over_when_the_code_cancels_them(app, effects):
+def test_waits_of_every_kind_end_when_the_code_cancels_them(app, effects):
     @app.task(name="child")
     async def child(ctx: Context) -> None:
         await ctx.wait_for("never")
@@ -210,7 +210,7 @@ def test_waits_of_every_kind_are_over_when_the_code_cancels_them(app, effects):
     assert run.result(timeout=5) == "gone"
 
 
-def test_a_wait_that_was_cancelled_once_and_waited_for_again_can_be_cancelled_again(app, effects):
+def test_a_wait_that_was_cancelled_and_registered_again_can_be_cancelled_again(app, effects):
     @app.task(name="work", retry=QUICK)
     async def work(ctx: Context) -> object:
         async with asyncio.TaskGroup() as group:
@@ -231,8 +231,8 @@ def test_a_wait_that_was_cancelled_once_and_waited_for_again_can_be_cancelled_ag
     assert run.result(timeout=5) == "hello"
 
 
-def test_a_task_made_right_before_a_recorded_step_begins_before_that_is_answered(app, effects):
-    """As it did the first time: else it is cancelled before it asks for anything, and the next is taken for it."""
+def test_a_task_created_right_before_a_recorded_step_starts_before_the_step_returns(app, effects):
+    """As it did live: otherwise it is cancelled before its first request, and the next request is mistaken for it."""
 
     @app.task(name="work")
     async def work(ctx: Context) -> object:
@@ -268,8 +268,8 @@ def test_a_message_taken_before_a_restart_stays_taken_when_the_same_receive_is_c
     assert run.result(timeout=5) == [1, 2]
 
 
-def test_of_messages_raced_against_cancels_none_is_lost_and_all_come_in_order(app, ledger):
-    """A worker that gives its runs up again and again, while messages come at any moment."""
+def test_messages_raced_against_cancels_arrive_in_order_and_none_is_lost(app, ledger):
+    """A worker releases its runs again and again, while messages arrive at any moment."""
     count, chance = 60, random.Random(4)
     seen: list[list[int]] = []
 

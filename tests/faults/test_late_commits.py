@@ -15,7 +15,7 @@ from holdfast.store.commands import EmitCommand, EnqueueCommand, WaitOutcome, Wr
 from holdfast.store.waits import event_target
 from tests.support.proxy import COMMIT, Proxy
 from tests.support.waiting import wait_until
-from tests.support.world import World, held, record_of, wait_of
+from tests.support.world import World, record_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def test_a_receive_takes_one_message(proxy, far, postgres_url):
 
 def test_an_emit_that_was_the_first_says_so(proxy, far, postgres_url):
     claim = far.running("w")
-    emit = EmitCommand(held(claim), 1, "emit", event_target(None, "e"), None, "e", "1")
+    emit = EmitCommand(token_of(claim), 1, "emit", event_target(None, "e"), None, "e", "1")
     assert commit_late(proxy, postgres_url, lambda: far.write("w", emit)) == [Written("true")]
     assert far.steps(claim.id) == [(1, "emit", "emit", "true")]
 
 
 def test_what_is_written_for_followers_is_there_once(proxy, far, postgres_url):
     claim = far.running("w")
-    write = WriteCommand(held(claim), 1, "write", 1, '"piece"')
+    write = WriteCommand(token_of(claim), 1, "write", 1, '"piece"')
     commit_late(proxy, postgres_url, lambda: far.write("w", write))
     assert far.sql("select n, data from {schema}chunks") == [(1, '"piece"')]
 
@@ -107,7 +107,7 @@ def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, f
 def test_an_independent_run_with_a_unique_name_is_made_once(proxy, far, postgres_url):
     claim = far.running("w")
     far.lane("other")
-    enqueue = EnqueueCommand(held(claim), 1, "enqueue", far.new("other", unique="u"))
+    enqueue = EnqueueCommand(token_of(claim), 1, "enqueue", far.new("other", unique="u"))
     reply = commit_late(proxy, postgres_url, lambda: far.store.journal.enqueue("w", enqueue))
     assert reply == Written(f'"{enqueue.request.id}"')
     assert far.rows("runs") == 2

@@ -12,7 +12,7 @@ from tests.support.world import CANCELLED, DAY, OVERDUE, SECOND, end_of
 
 @pytest.fixture
 def claim(world, clock):
-    """A run that session `w` began 5 seconds ago."""
+    """A run that session `w` started 5 seconds ago."""
     world.session("w")
     claim = world.running("w")
     clock.advance(5)
@@ -77,7 +77,7 @@ def test_history_rows_are_numbered_across_attempts(world, claim):
 
 
 def refused(world, session, end):
-    """Whether an end is refused and leaves no trace."""
+    """Return whether an end is rejected and writes nothing."""
     before, history = world.row(end.id), world.store.queries.history(end.id)
     counted = world.store.attempts.end(session, [end])
     assert (world.row(end.id), world.store.queries.history(end.id)) == (before, history)
@@ -117,7 +117,7 @@ def test_an_end_of_a_run_that_does_not_exist_is_rejected(world, claim):
 @pytest.mark.parametrize("family", [False, True])
 @pytest.mark.parametrize("last_first", [False, True])
 def test_of_two_ends_of_a_run_in_one_batch_only_that_of_the_last_claim_counts(world, family, last_first):
-    """Its claim was handed back before the answer came, and the same session claimed it again."""
+    """The claim was handed back before the answer arrived, and the same session claimed the run again."""
     world.session("w")
     world.store.limits.declare([("few", 2, None)])
     limits = json_rows([counter_key("few", "")])

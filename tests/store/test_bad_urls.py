@@ -15,7 +15,7 @@ SECRET = "hunter2"
 
 
 def opening(url, schema="holdfast"):
-    """The error of the first use of a database; it must be one of ours."""
+    """Return the error of the first use of a database, which must be a HoldfastError."""
     with pytest.raises(HoldfastError) as caught:
         Store(open_database(url, schema)).prepare()
     assert SECRET not in str(caught.value)

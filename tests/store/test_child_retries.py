@@ -16,7 +16,7 @@ def parent(world):
 
 
 def let_go(world):
-    """Everything that workers were at is let go."""
+    """Release everything that workers still ran."""
     world.store.attempts.release("w", [(run.id, run.fence) for run in world.store.claims.list_owned("w")])
 
 
@@ -36,7 +36,7 @@ def test_a_retry_of_a_parent_retries_descendants_that_ended_with_it(world, paren
 @pytest.mark.parametrize("eager", [0, 1])
 @pytest.mark.parametrize("asleep", [True, False])
 def test_a_retried_parent_waits_again_for_the_children_that_were_cancelled_with_it(world, parent, eager, asleep):
-    """Their ends were counted, though nobody will ever hear of them."""
+    """Their ends were counted, but the parent never read them."""
     children = world.spawn("w", parent, 3)
     join(world, parent, eager=eager)
     if asleep:
@@ -91,7 +91,7 @@ def test_children_from_before_a_restart_are_not_retried(world, parent):
 
 @pytest.mark.parametrize("eager", [0, 1])
 def test_the_parent_waits_again_for_a_child_that_is_retried_alone(world, parent, eager):
-    """Its first end has been counted already."""
+    """Its first end was counted before."""
     children = world.spawn("w", parent, 2)
     join(world, parent, eager=eager)
     world.suspend("w", parent)

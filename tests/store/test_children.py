@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store.commands import RUN_LOST, SpawnCommand, WaitOutcome, WaitRegistered, Written
-from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of, held, spawn_of
+from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of, spawn_of, token_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def join(world, claim, key="call#1", eager=0, n=10):
 
 
 def finish(world, claim, how="done"):
-    """End a child in one of the ways there are."""
+    """End a child in the given way."""
     if how in ("done", "failed"):
         assert world.end("w", claim, how, in_tree=True)
     elif how == "cancelled":
@@ -204,7 +204,9 @@ def test_how_very_many_spawned_children_ended_is_read_by_pages(world, parent):
     spawns = []
     for number in range(1, 1004):
         command = spawn_of(parent, [world.new("child")], n=number, key=f"call#{number}")
-        spawns.append(SpawnCommand(held(parent), number, f"call#{number}", "spawn", command.children, command.value))
+        spawns.append(
+            SpawnCommand(token_of(parent), number, f"call#{number}", "spawn", command.children, command.value)
+        )
     world.write("w", *spawns)
     world.spawn("w", parent, 3, key="map#1", n=2000)
     world.sql("update {schema}runs set state = 'done', finished_at = 1, result = '1' where parent is not null")

@@ -15,7 +15,7 @@ MANY = POLICY.crowded_runs
 
 
 class Stopwatch:
-    """Shows how long claims take: `took` seconds each."""
+    """A clock by which each claim takes `took` seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -40,7 +40,7 @@ def timed(postgres_url, monkeypatch):
 
 
 def one_back(world, watch, took):
-    """A run that is ready again at a place before that of a later one, whose claim took so long."""
+    """A run that is ready again at an earlier position than the last claimed one, whose claim took so long."""
     back = world.add()
     (first,) = world.claim("w", 1)
     watch.took = took
@@ -90,7 +90,7 @@ def ids(claims):
 
 @pytest.fixture
 def crowded(timed):
-    """Five times as many ready runs as a claim of many takes, and one that went back to the front after the first."""
+    """Five times as many ready runs as a large claim takes, and one that returned to the head after the first."""
     world, watch = timed
     world.add_many(6 * MANY)
     (back, *_) = world.claim("w", MANY)
@@ -173,7 +173,7 @@ def test_a_short_lane_is_scanned_from_its_head_while_another_resumes(timed):
 
 
 def test_fair_queues_are_always_scanned_from_the_head(timed):
-    """A tenant who is new gets a turn before those that others have waited for."""
+    """A new tenant gets a turn before those of waiting tenants."""
     world, _ = timed
     world.add_many(4 * MANY, turn=1000)
     world.claim("w", MANY)

@@ -21,7 +21,7 @@ def test_only_the_lanes_that_were_asked_for_are_claimed(world):
 
 
 def test_a_run_with_limits_isnt_claimed_without_its_permits(world):
-    """Its lane wasn't known to have such runs."""
+    """Its lane wasn't marked as limited."""
     world.session("w")
     limited, plain = world.add(limits="[]"), world.add()
     assert [claim.id for claim in world.claim("w", 8)] == [plain]
@@ -200,7 +200,7 @@ def test_runs_that_another_worker_has_locked_are_skipped_and_the_next_are_claime
 
 
 class TestPickingWithoutALock:
-    """On SQLite runs are picked before the lock is taken, and others may come in between."""
+    """On SQLite runs are picked before the lock is taken, and other writes may happen in between."""
 
     @pytest.fixture
     def world(self, sqlite_url):

@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.store.commands import RUN_LOST, MarkUndosCommand
 from tests.store.test_children import join
-from tests.support.world import CANCELLED, CRASHED, OVERDUE, held
+from tests.support.world import CANCELLED, CRASHED, OVERDUE, token_of
 
 CAUSES = {"failed": '{"code":"error"}', "cancelled": CANCELLED, "overdue": OVERDUE, "crashed": CRASHED}
 
 
 @pytest.fixture
 def claim(world):
-    """A run with two steps that can be undone, and one that can't."""
+    """A run with two steps that have compensations, and one that has none."""
     world.session("w")
     claim = world.running("w", max_crashes=0, deadline_in=50_000_000)
     prepare(world, claim)
@@ -21,14 +21,14 @@ def claim(world):
 
 
 def prepare(world, claim):
-    world.write("w", MarkUndosCommand(held(claim)))
+    world.write("w", MarkUndosCommand(token_of(claim)))
     world.record("w", claim, 1, undo=1)
     world.record("w", claim, 2)
     world.record("w", claim, 3, undo=1)
 
 
 def fail(world, claim, how):
-    """Let a run end badly; whoever was at it has let go then."""
+    """Fail or cancel a run and release it."""
     if how == "failed":
         assert world.end("w", claim, "undoing", in_tree=True)
     elif how == "cancelled":
@@ -108,7 +108,7 @@ def test_a_step_running_when_its_run_was_cancelled_is_still_recorded(world, clai
         "it is kept, so that it can be undone; but nothing may follow"
     )
     assert world.record("w", claim, 7) is RUN_LOST
-    assert world.write("w", MarkUndosCommand(held(claim))) == [RUN_LOST], "anything else is refused"
+    assert world.write("w", MarkUndosCommand(token_of(claim))) == [RUN_LOST], "anything else is refused"
     assert world.wait("w", claim, "sleep", delay=1) is RUN_LOST
     world.store.attempts.release("w", [(claim.id, claim.fence)])
     assert world.record("w", claim, 5, undo=1) is RUN_LOST

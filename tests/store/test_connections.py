@@ -136,7 +136,7 @@ def test_a_sqlite_file_that_stays_busy_is_unavailable_with_the_reason(sqlite_url
 
 
 def terminate(world):
-    """End all connections of ours on the server."""
+    """Terminate all connections of Holdfast on the server."""
     with psycopg.connect(world.url, autocommit=True) as other:
         return other.execute(
             "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity"
@@ -180,7 +180,7 @@ def test_a_connection_lost_twice_in_one_call_is_raised_to_the_caller(postgres):
 
 @pytest.mark.parametrize("code", ["54000", "54001", "22P05"])
 def test_a_value_too_large_for_postgres_is_a_data_fault(postgres, code):
-    """The connection is well: the same again, and again on a new one, would fail for ever."""
+    """The connection is intact, and a retry would fail in the same way."""
     tries = []
 
     def work(connection):
@@ -238,7 +238,7 @@ def test_a_connection_that_was_lost_while_a_transaction_held_it_is_opened_anew(s
 
 
 def test_a_connection_lost_inside_a_transaction_is_not_reopened_before_its_end(sqlite_url):
-    """Else what follows in it would be written without the rest."""
+    """Otherwise the rest of the transaction would be committed without its beginning."""
     world = World(sqlite_url)
     world.store.prepare()
     database = world.store.database
@@ -253,7 +253,7 @@ def test_a_connection_lost_inside_a_transaction_is_not_reopened_before_its_end(s
 
 
 class Time:
-    """Stands in for the time module of the line."""
+    """Replaces the time module of the managed connection."""
 
     def __init__(self):
         self.now = 1000.0
@@ -408,7 +408,7 @@ def test_a_sqlite_database_in_memory_works():
 
 
 def test_a_sqlite_database_in_memory_outlives_the_loss_of_its_connection():
-    """As when a call took too long and was broken off."""
+    """As after a call that took too long and was aborted."""
     world, other = World("sqlite:///:memory:"), World("sqlite:///:memory:")
     world.session("w")
     world.add()
@@ -426,7 +426,7 @@ def test_a_sqlite_database_in_memory_outlives_the_loss_of_its_connection():
 
 
 def test_no_thread_opens_a_sqlite_file_while_the_process_forks(sqlite_url, monkeypatch):
-    """Not even on a line that nobody had before: the child would believe that it holds the file's locks."""
+    """Not even on a new connection: the child would believe that it holds the file's locks."""
     database = open_database(sqlite_url, "holdfast")
     opened, open_file = threading.Event(), database._open
     monkeypatch.setattr(database, "_open", lambda *given: (opened.set(), open_file(*given))[1])

@@ -8,7 +8,7 @@ from tests.support.world import CRASHED, SECOND, end_of
 
 
 def die(world, session):
-    """The session's process dies with all its runs; what its recovery did."""
+    """Let the session's process die with all its runs; return the result of the recovery."""
     world.store.sessions.expire([session])
     return world.recover(session)
 

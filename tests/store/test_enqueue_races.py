@@ -69,7 +69,7 @@ def test_when_the_winner_of_a_unique_name_rolls_back_the_waiter_inserts(postgres
 
 
 def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postgres):
-    """The insert looked before the cancel was visible; only a look after it can know that a worker is still at it."""
+    """The insert's snapshot is older than the cancel; only a later statement sees that the code is still running."""
     postgres.session("w")
     claim = postgres.running("w", unique="u")
     canceller = Hand(postgres)
@@ -96,7 +96,7 @@ def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(post
 
 
 def test_batches_with_the_same_unique_names_in_another_order_do_not_deadlock(postgres):
-    """The second waits before it has taken anything, so the first can take its second name."""
+    """The second waits before it has locked anything, so the first can lock its second name."""
     lane = postgres.lane()
     first = Hand(postgres)
     steps = enqueue_steps([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.store.commands import EmitCommand, WaitOutcome, WaitRegistered, Written
 from holdfast.store.waits import MAX_WOKEN_RUNS, event_target
-from tests.support.world import DAY, end_of, held, wait_of
+from tests.support.world import DAY, end_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def claim(world):
 
 
 def emit_of(claim, name="x", payload="1", tenant=None, n=1, key="emit"):
-    return EmitCommand(held(claim), n, key, event_target(tenant, name), tenant, name, payload)
+    return EmitCommand(token_of(claim), n, key, event_target(tenant, name), tenant, name, payload)
 
 
 def emitted(world):

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.store.commands import MarkUndosCommand, WriteCommand
 from tests.store.test_children import finish, join
-from tests.support.world import CANCELLED, SECOND, held, record_of
+from tests.support.world import CANCELLED, SECOND, record_of, token_of
 
 FORK = "00000000-0000-7000-8000-00000000f0f0"
 NOBODY = "00000000-0000-7000-8000-000000000000"
@@ -82,7 +82,7 @@ def test_an_unknown_step_is_rejected_with_the_known_ones(world, claim):
 
 
 def test_compensations_and_chunks_are_not_copied(world, claim):
-    world.write("w", MarkUndosCommand(held(claim)), WriteCommand(held(claim), 4, "$write#1", 1, '"a"'))
+    world.write("w", MarkUndosCommand(token_of(claim)), WriteCommand(token_of(claim), 4, "$write#1", 1, '"a"'))
     world.record("w", claim, 5, "refund-1:0123456789abcdef#1", undo=1)
     world.record("w", claim, 6, "last-1:0123456789abcdef#1")
     steps = fork(world, claim, "last")
@@ -92,7 +92,7 @@ def test_compensations_and_chunks_are_not_copied(world, claim):
 
 
 def test_steps_that_were_undone_run_again_in_a_fork(world, claim):
-    world.write("w", MarkUndosCommand(held(claim)))
+    world.write("w", MarkUndosCommand(token_of(claim)))
     world.record("w", claim, 4, "book-1:0123456789abcdef#1", undo=1)
     world.record("w", claim, 5, "last-1:0123456789abcdef#1")
     world.store.actions.cancel(claim.id, CANCELLED)

@@ -22,7 +22,7 @@ LOOKED_AT = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filt
 
 
 class Counting:
-    """A store on SQLite whose steps are counted."""
+    """A store on SQLite that counts the steps of the virtual machine."""
 
     def __init__(self, world):
         self.steps = 0
@@ -54,7 +54,7 @@ def sqlite(sqlite_url):
 
 
 def fan(world, size, task="many"):
-    """One node, so many after it, one after all of those."""
+    """Submit a fan: one node, `width` nodes behind it, one behind all of those."""
     names = [f"n{n}" for n in range(size)]
     return submit(world, node(world, "a"), *(node(world, name, "a", task=task) for name in names),
                   node(world, "z", *names, task="last"))  # fmt: skip
@@ -123,12 +123,12 @@ def postgres(postgres_url):
 
 
 def rows_of(nodes):
-    """How many rows pass through a plan, with those that were looked at in vain."""
+    """Return how many rows pass through a plan, including filtered ones."""
     return sum(each["Actual Loops"] * sum(each.get(what, 0) for what in LOOKED_AT) for each in nodes)
 
 
 def hot(graph, size):
-    """The statements of the ends of the nodes of a fan, with their values."""
+    """Return the statements that end the nodes of a fan, with their values."""
     ids = [graph.nodes[f"n{n}"] for n in range(size)]
     ends = {"kind": "done", "state": "done", "failed": 0, "lingers": 0}
     wanted = [{"graph": graph.id, "node": f"n{n}", "wanted": 1} for n in range(size)]

@@ -37,7 +37,7 @@ def times(request):
 
 
 def rounds(times: int) -> Iterator[int]:
-    """How many graphs to make at a time."""
+    """Yield how many graphs to create at a time."""
     for start in range(0, times, AT_ONCE):
         yield min(AT_ONCE, times - start)
 
@@ -62,7 +62,7 @@ def end_all(world, claims):
 
 
 def states(world, graphs: list[Made], *names: str) -> Counter[tuple[str, ...]]:
-    """How often each combination of states is there: of the graph, and of these nodes."""
+    """Count each combination of states of the graph and these nodes."""
     all_states = dict(world.sql("select id, state from {schema}runs"))
     by_id = {str(id): state for id, state in all_states.items()}
     return Counter((by_id[graph.id], *(by_id[graph.nodes[name]] for name in names)) for graph in graphs)

@@ -18,7 +18,7 @@ from holdfast.store.commands import (
     Written,
 )
 from holdfast.store.waits import event_target
-from tests.support.world import CANCELLED, held, record_of, spawn_of, steps_of, wait_of
+from tests.support.world import CANCELLED, record_of, spawn_of, steps_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def claim(world):
 
 
 def lose(world, claim, how):
-    """Let a run be lost to its worker `w`; the session with which that worker goes on regardless."""
+    """Let worker `w` lose a run; return the session with which it continues regardless."""
     if how == "taken over":
         world.clock.advance(61)
         world.recover("w")
@@ -64,13 +64,13 @@ def commands_for(world, claim):
         "event": wait_of(claim, "event", "happened"),
         "message": wait_of(claim, "message", "topic"),
         "children": wait_of(claim, "children", "call#1"),
-        "withdraw": WithdrawCommand(held(claim), 7, "given up"),
-        "emit": EmitCommand(held(claim), 3, "emit", event_target(None, "mine"), None, "mine", "1"),
+        "withdraw": WithdrawCommand(token_of(claim), 7, "given up"),
+        "emit": EmitCommand(token_of(claim), 3, "emit", event_target(None, "mine"), None, "mine", "1"),
         "spawn": spawn_of(claim, [world.new("child")], n=4),
-        "enqueue": EnqueueCommand(held(claim), 5, "enqueue", world.new("other")),
-        "write": WriteCommand(held(claim), 6, "write", 1, '"text"'),
-        "progress": ProgressCommand(held(claim), "{}"),
-        "mark": MarkUndosCommand(held(claim)),
+        "enqueue": EnqueueCommand(token_of(claim), 5, "enqueue", world.new("other")),
+        "write": WriteCommand(token_of(claim), 6, "write", 1, '"text"'),
+        "progress": ProgressCommand(token_of(claim), "{}"),
+        "mark": MarkUndosCommand(token_of(claim)),
     }
 
 
@@ -132,7 +132,7 @@ def test_an_enqueue_with_a_key_by_a_lost_run_creates_nothing(world, claim, how):
     session = lose(world, claim, how)
     runs = world.rows("runs")
     assert (
-        world.store.journal.enqueue(session, EnqueueCommand(held(claim), 1, "e", world.new("other", key="k")))
+        world.store.journal.enqueue(session, EnqueueCommand(token_of(claim), 1, "e", world.new("other", key="k")))
         is RUN_LOST
     )
     assert (world.rows("runs"), world.rows("keys"), world.rows("checkpoints")) == (runs, 0, 0)
@@ -204,10 +204,10 @@ def test_every_command_repeated_after_a_lost_answer_reads_back_its_outcome(world
 
 @pytest.mark.parametrize("more", [{}, {"key": "k"}, {"unique": "u"}, {"key": "k", "unique": "u"}])
 def test_an_enqueue_that_is_written_again_gives_the_same_run(world, claim, more):
-    command = EnqueueCommand(held(claim), 1, "enqueue", world.new("other", **more))
+    command = EnqueueCommand(token_of(claim), 1, "enqueue", world.new("other", **more))
     reply = world.store.journal.enqueue("w", command)
     assert reply == Written(f'"{command.request.id}"')
-    later = EnqueueCommand(held(claim), 1, "enqueue", world.new("other", **more))
+    later = EnqueueCommand(token_of(claim), 1, "enqueue", world.new("other", **more))
     assert world.store.journal.enqueue("w", later) == reply
     assert world.rows("runs") == 2
     assert [step[:3] for step in world.steps(claim.id)] == [(1, "enqueue", "enqueue")]
@@ -215,9 +215,9 @@ def test_an_enqueue_that_is_written_again_gives_the_same_run(world, claim, more)
 
 def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
     there = world.add("other", key="k")
-    same = EnqueueCommand(held(claim), 1, "one", world.new("other", key="k"))
+    same = EnqueueCommand(token_of(claim), 1, "one", world.new("other", key="k"))
     assert world.store.journal.enqueue("w", same) == Written(f'"{there}"')
-    other = EnqueueCommand(held(claim), 2, "two", world.new("other", key="k", digest="else"))
+    other = EnqueueCommand(token_of(claim), 2, "two", world.new("other", key="k", digest="else"))
     conflict = world.store.journal.enqueue("w", other)
     assert isinstance(conflict, KeyConflict)
     assert there in str(conflict)
@@ -226,7 +226,7 @@ def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
 
 def test_chunks_are_numbered_in_order(world, claim):
     def piece(n, text):
-        return WriteCommand(held(claim), n, f"write {n}", 1, text)
+        return WriteCommand(token_of(claim), n, f"write {n}", 1, text)
 
     world.write("w", piece(1, "a"), piece(None, "b"))
     world.write("w", piece(2, "c"))
@@ -235,7 +235,7 @@ def test_chunks_are_numbered_in_order(world, claim):
 
 
 def test_the_last_progress_wins(world, claim):
-    world.write("w", ProgressCommand(held(claim), "1"), ProgressCommand(held(claim), "2"))
+    world.write("w", ProgressCommand(token_of(claim), "1"), ProgressCommand(token_of(claim), "2"))
     assert world.row(claim.id)["progress"] == "2"
 
 
@@ -282,7 +282,7 @@ def test_many_runs_are_loaded_at_once_each_with_its_own(world, claim):
 def test_a_restart_deletes_checkpoints_and_keeps_messages(world, claim):
     world.record("w", claim, 1)
     world.wait("w", claim, "event", "x")
-    world.write("w", MarkUndosCommand(held(claim)))
+    world.write("w", MarkUndosCommand(token_of(claim)))
     world.store.actions.send(claim.id, "topic", "1")
     assert world.end("w", claim, "restarted", in_tree=True, args="[[2],{}]")
     row = world.row(claim.id)

@@ -14,7 +14,7 @@ from holdfast.store.commands import RUN_LOST, MarkUndosCommand, WaitOutcome, Wai
 from holdfast.store.module import json_rows
 from tests.store.test_children import finish, join
 from tests.support.races import Background, Hand
-from tests.support.world import CANCELLED, World, end_of, held, record_of, spawn_of, steps_of, wait_of
+from tests.support.world import CANCELLED, World, end_of, record_of, spawn_of, steps_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def world(postgres_url):
 
 
 class Stopped:
-    """A call of the store that stops before a statement, in the middle of its transaction, until told to go on."""
+    """A call of the store that stops before a statement, inside its transaction, until `result` is called."""
 
     def __init__(self, store, call, before):
         self._there, self._go = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def stopped(world, call, before):
 
 
 def test_an_event_emitted_while_a_wait_registers_finds_it(world):
-    """Between the look and the registration."""
+    """Between the read of the event and the registration."""
     claim = world.running("w")
     waiter = stopped(world, lambda store: store.journal.write("w", [wait_of(claim, "event", "x")]), "add_waits")
     emitter = Background(world, lambda: world.store.events.emit(None, "x", "1"))
@@ -97,7 +97,7 @@ def test_of_two_concurrent_emits_one_wins(world):
 
 @pytest.mark.parametrize("verb", ["wait", "emit"])
 def test_an_event_pruned_while_a_wait_registers_is_created_again(world, verb):
-    """Else there would be no row to lock, and a wait and an emit could miss each other."""
+    """Otherwise there would be no row to lock, and a wait and an emit could miss each other."""
     claim = world.running("w")
     world.store.events.emit(None, "x", "1")
     world.clock.advance(5)
@@ -295,7 +295,7 @@ def test_a_child_that_ends_while_its_parent_is_cancelled_ends_one_way(world):
 def test_a_checkpoint_that_waited_for_a_cancel_is_kept_only_where_it_is_to_be_undone(world, undo):
     claim = world.running("w")
     if undo:
-        world.write("w", MarkUndosCommand(held(claim)))
+        world.write("w", MarkUndosCommand(token_of(claim)))
     cancel = stopped(world, lambda store: store.actions.cancel(claim.id, CANCELLED), "add_history")
     late = Background(world, lambda: world.record("w", claim, 1, undo=undo))
     assert cancel.result() is True
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_waited_for_a_cancel_is_kept_only_where_it_is_to_be_un
 
 def test_a_cancel_that_waited_for_a_checkpoint_undoes_it(world):
     claim = world.running("w")
-    world.write("w", MarkUndosCommand(held(claim)))
+    world.write("w", MarkUndosCommand(token_of(claim)))
     hand = Hand(world)
     row = {"run": claim.id, "seq": claim.seq, "fence": claim.fence, "generation": 0, "n": 1, "key": "s",
            "kind": "step", "value": "1", "undo": 1}  # fmt: skip

@@ -14,7 +14,7 @@ from tests.support.world import DAY
 
 
 def finish(world, id):
-    """Let a worker run it to its end."""
+    """Claim a run and end it."""
     world.session("finisher")
     (claim,) = world.claim("finisher")
     assert claim.id == id

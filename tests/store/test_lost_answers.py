@@ -29,7 +29,7 @@ def proxy(postgres_url):
 
 @pytest.fixture
 def far(proxy):
-    """A world behind the proxy, with its tables made and its lane known."""
+    """A world behind the proxy, with tables created and the lane cached."""
     world = World(proxy.url)
     world.session("w")
     world.lane()
@@ -75,7 +75,7 @@ def test_a_claim_whose_answer_was_lost_is_known_to_the_database_and_can_be_hande
 
 
 def far_claim(run):
-    """What a heartbeat knows of a claim whose answer was lost."""
+    """Return what a heartbeat reads of a claim whose answer was lost."""
     return Claim(run.id, 0, 0, 0, 0, run.fence, 1, 0, None, "", None)
 
 
@@ -149,7 +149,7 @@ def test_a_server_that_is_gone_is_unavailable_and_found_again_later(postgres_url
 
 
 def test_a_hanging_call_is_aborted_and_repeated(proxy, far):
-    """Packets are dropped, nothing is refused: only whoever looks after stuck calls can end that."""
+    """Packets are dropped without an error: only aborting the stuck call ends it."""
     far.add()
     proxy.pause()
     made: list[str] = []

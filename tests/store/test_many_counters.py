@@ -45,7 +45,7 @@ def test_a_plan_that_was_cached_while_there_were_few_keys_does_not_read_the_tabl
 
 
 def rows_touched(connection):
-    """Rows of the table that this session has read: in sequential scans, and by an index."""
+    """Return the rows that this session has read: by sequential scans, and by index."""
     return connection.execute(
         "select seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables where relname = 'limits'"
     ).fetchone()

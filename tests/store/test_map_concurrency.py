@@ -17,7 +17,7 @@ def parent(world):
 
 
 def let_go(world):
-    """Children that may be working."""
+    """Return the children that are active."""
     found = world.sql(
         "select count(*) from {schema}runs where parent is not null and finished_at is null and state <> 'blocked'"
     )

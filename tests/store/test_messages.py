@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import RunFinished, RunNotFound
 from holdfast.store.commands import RUN_LOST, WaitOutcome, WaitRegistered, WithdrawCommand, Written
-from tests.support.world import CANCELLED, held, record_of, wait_of
+from tests.support.world import CANCELLED, record_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_messages_of_other_runs_arent_received(world, claim):
 
 
 def withdraw(claim, number=1, n=200):
-    return WithdrawCommand(held(claim), n, f"receive:topic#{number}")
+    return WithdrawCommand(token_of(claim), n, f"receive:topic#{number}")
 
 
 @pytest.mark.parametrize("how", ["open", "given", "taken at once", "recorded"])

@@ -33,7 +33,7 @@ print(len(applied))
 
 
 def test_eight_processes_that_start_together_migrate_once(database_url, world):
-    """They wait for a common word, so that they truly meet on the empty database."""
+    """They wait for a common signal, so that they truly race on the empty database."""
     pipes: dict[str, Any] = {"stdin": -1, "stdout": -1, "stderr": -1, "text": True}
     starters = [subprocess.Popen([sys.executable, "-c", STARTER, database_url], **pipes) for _ in range(8)]
     assert [process.stdout.readline() for process in starters] == ["here\n"] * 8

@@ -14,7 +14,7 @@ from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, World, end_
 
 
 class Ear:
-    """Listens as another program might, and hears in the order of commits."""
+    """Listens as another program might, in the order of commits."""
 
     def __init__(self, world: World, channel: str) -> None:
         self._channel = channel
@@ -174,7 +174,7 @@ def test_rows_of_dead_watchers_are_pruned(postgres):
 
 
 def test_watchers_write_nothing_on_databases_that_do_not_notify(sqlite_url):
-    """There a watch sees all commits, and would see its own."""
+    """There a listener sees all commits, including its own."""
     world = World(sqlite_url)
     watch = world.store.database.change_listener("completions")
     stop = threading.Event()

@@ -19,7 +19,7 @@ ENDS = ("done", "failed", "retrying", "handed_back", "waiting", "timed_out")
 
 
 class Play:
-    """Random deeds on one store."""
+    """Random actions on one store."""
 
     def __init__(self, world, seed):
         self.world = world

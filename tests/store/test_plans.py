@@ -75,7 +75,7 @@ def believing(postgres, request):
 
 @pytest.fixture
 def statistics(believing):
-    """The same for one test."""
+    """The same connection, rolled back after each test."""
     with believing.transaction(force_rollback=True):
         yield believing
 
@@ -110,7 +110,7 @@ def explain(connection, statement, values, options=""):
 
 
 def walks_on_postgres(node):
-    """Whether a node reads more than it should. The first row of an index, as for min(), is no walk."""
+    """Return whether a node scans. The first row of an index, as for min(), is no scan."""
     if node["Node Type"] == "Seq Scan":
         return node["Relation Name"] not in SMALL_TABLES
     return (
@@ -122,12 +122,12 @@ def walks_on_postgres(node):
 
 
 def begins_only(name, node, index):
-    """Whether it takes the first entries of an index that has only what is wanted."""
+    """Return whether it reads the first entries of an index that has only matching rows."""
     return name.startswith("some_") and node.get("Index Name") == index
 
 
 def compares_all_on_postgres(node):
-    """Whether it compares every row of a table with every row of a batch, which grows with the square of the batch."""
+    """Return whether it compares every row of a table with every row of a batch, which is quadratic."""
     if node["Node Type"] != "Nested Loop" or "Join Filter" not in node:
         return False
     below = [each["Node Type"] for child in node["Plans"] for each in walk(child)]
@@ -165,7 +165,7 @@ from generate_series(1, 40000) n
 
 
 def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(postgres_url):
-    """Gathered and sorted, so few would cost less; but the plan stays when they have become many."""
+    """Sorting a few rows would cost less, but the cached plan stays when they have become many."""
     with closing(World(postgres_url)) as world:
         world.sql(MIXED)
         world.sql("analyze {schema}runs")
@@ -238,7 +238,7 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
 
 
 def test_a_claim_on_sqlite_isnt_misled_by_statistics_of_equal_runs(sqlite_url):
-    """Where all are of one lane, priority and turn, and were ready when they were analyzed."""
+    """All runs have one lane, priority and turn, and were ready when analyzed."""
     with closing(World(sqlite_url)) as world:
         world.session("w19")
         world.add_many(2000)
@@ -249,7 +249,7 @@ def test_a_claim_on_sqlite_isnt_misled_by_statistics_of_equal_runs(sqlite_url):
 
 
 def compares_with_the_batch(lines):
-    """Whether the whole batch is read for each row of something else: loops stand in the order of their nesting."""
+    """Return whether the whole batch is read for each row of another loop; loops are in order of nesting."""
     loops = {}
     for _, parent, _, line in lines:
         if line.startswith(("SCAN", "SEARCH")):
@@ -258,7 +258,7 @@ def compares_with_the_batch(lines):
 
 
 def walks_on_sqlite(scan, plan):
-    """Whether it isn't over a batch, a small table or index, or what a statement made itself."""
+    """Return whether it scans something other than a batch, a small table or index, or a CTE."""
     name = scan.split()[1]
     if (
         "jsonb_each" in scan

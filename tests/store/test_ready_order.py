@@ -15,7 +15,7 @@ FAIR = {"fair": {}}
 
 
 def order(world, count=20, tasks=("task",)):
-    """Runs in the order in which claims of one each give them."""
+    """Return runs in the order in which claims of one run each return them."""
     found = []
     while len(found) < count and (claims := world.claim("w", 1, tasks)):
         found += [claim.id for claim in claims]
@@ -163,7 +163,7 @@ def test_in_a_fair_queue_a_rescheduling_run_alternates_with_other_tenants(world)
 
 
 def test_turns_of_fair_queues_are_positive_and_others_negative(world):
-    """The index of fair turns has those that are positive."""
+    """The index of fair turns has only positive ones."""
     world.session("w")
     fair(world, "a")
     plain = world.add()

@@ -13,7 +13,7 @@ NOBODY = "00000000-0000-7000-8000-000000000000"
 
 
 def run_in(world, state, **more):
-    """A run in that state; session `w` has what is running."""
+    """Create a run in that state; session `w` owns it if it is running."""
     world.session("w")
     if state == "scheduled":
         return world.add(delay=60 * SECOND, **more)

@@ -78,13 +78,13 @@ def many(world):
 
 
 def everything(world):
-    """Every run as it is shown, newest first, without any of the listing's own ways."""
+    """Return every run as it is shown, newest first, by a full scan."""
     found = world.sql("select id, state, task, queue from {schema}shown_runs order by id desc")
     return {str(id): (state, task, queue) for id, state, task, queue in found}
 
 
 def words(error):
-    """What may be searched for."""
+    """Return the criteria to choose from."""
     return "\n".join(v for k, v in json.loads(error or "{}").items() if v and k in ("code", "type", "message")).lower()
 
 
@@ -113,7 +113,7 @@ def fits(asked, row, shown):
 
 
 def random_filter(chance, many):
-    """Between none and three things asked for."""
+    """Return a filter with up to three criteria."""
     start = to_datetime(many[0]["created_at"])
     time = lambda: start + timedelta(minutes=chance.randrange(COUNT + 100))  # noqa: E731
     makers = {
@@ -138,7 +138,7 @@ def random_filter(chance, many):
 
 @pytest.mark.parametrize(("walk", "few"), [(10_000, 2_000), (40, 10), (25, 100)])
 def test_pages_equal_a_full_scan(world, many, monkeypatch, walk, few):
-    """Whether the walk ends early, whether heaps count as small or not: no run is missed, and none comes twice."""
+    """Whether streams are cut off, whether heaps count as small: no run is missed or returned twice."""
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", walk)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS", few)
     monkeypatch.setattr(run_list, "PORTION_SIZES", (5, 30))
@@ -208,7 +208,7 @@ def test_an_unknown_task_needs_no_scan(world, many, monkeypatch):
 
 
 def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypatch):
-    """By an index of their own: no walk."""
+    """By an index of their own, without a scan."""
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 1)
     failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
     page = world.store.run_list.page(RunFilter(states=("failed",)), 10)

@@ -33,7 +33,7 @@ def row(world: World, name: str = "tick") -> Any:
 
 
 def fire(world: World) -> list[tuple[str, int]]:
-    """All that is due; the schedules and slots that runs were made of."""
+    """Fire all that is due; return the schedules and slots."""
     made = []
     while (left := world.store.schedules.until_next()) is not None and left <= 0:
         made += [(each.schedule, each.slot) for each in world.store.schedules.fire().created]
@@ -41,7 +41,7 @@ def fire(world: World) -> list[tuple[str, int]]:
 
 
 def minutes(world: World, *numbers: int) -> list[tuple[str, int]]:
-    """Slots of `tick`, counted in minutes from the beginning of the test."""
+    """Return slots of `tick`, in minutes since the start of the test."""
     begin = 1_800_000_000 * SECOND
     return [("tick", begin + number * MINUTE) for number in numbers]
 

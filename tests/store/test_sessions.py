@@ -186,7 +186,7 @@ def test_recovering_again_changes_nothing(world, clock):
 
 
 def test_a_recovery_in_several_transactions_leaves_no_run_with_the_dead_session(world, clock):
-    """More runs than one call takes, and the second call fails: the third sees to all that is left."""
+    """More runs than one call takes, and the second call fails: the third recovers the rest."""
     world.session("w")
     world.add_many(700)
     while world.claim("w", 512):
@@ -228,7 +228,7 @@ def test_recovery_skips_locked_runs_and_recovers_them_later(postgres_url):
 
 
 def test_a_worker_that_is_writing_keeps_its_session_from_being_recovered(postgres_url):
-    """Its end holds the session's row until it commits; the recoverer passes over it."""
+    """Its end locks the session's row until it commits; recovery skips it."""
     world = World(postgres_url)
     world.session("w")
     claim = world.running("w")

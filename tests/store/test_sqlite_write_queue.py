@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.database import write_queue
+from holdfast.database import sqlite_write_queue
 from holdfast.database.fair_lock import FairLock
 from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.errors import StoreUnavailable
@@ -70,7 +70,7 @@ def test_a_writer_that_wrote_for_long_does_not_pass_waiting_ones(queue: Callable
     turns: list[str] = []
     holder.acquire()
     waiter = Waiter(queue(), "other", turns)
-    time.sleep(2 * write_queue.TURN_S)
+    time.sleep(2 * sqlite_write_queue.TURN_S)
     holder.release()
     holder.acquire()  # at once, as a loop of transactions does
     turns.append("holder")
@@ -81,7 +81,7 @@ def test_a_writer_that_wrote_for_long_does_not_pass_waiting_ones(queue: Callable
 def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
     queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_queue, "TURN_S", 3600.0)
+    monkeypatch.setattr(sqlite_write_queue, "TURN_S", 3600.0)
     holder = queue()
     turns: list[str] = []
     holder.acquire()
@@ -107,7 +107,7 @@ def test_a_frozen_waiter_loses_its_place(queue: Callable[..., SqliteWriteQueue],
     writer = queue()
     writer.acquire()
     assert writer._holds_turn
-    assert writer.last_wait_s >= write_queue.STALE_S
+    assert writer.last_wait_s >= sqlite_write_queue.STALE_S
     writer.release()
     writer.acquire()
     assert writer.last_wait_s == 0.0, "it is waited for only once"
@@ -116,7 +116,7 @@ def test_a_frozen_waiter_loses_its_place(queue: Callable[..., SqliteWriteQueue],
 def test_a_writer_whose_turn_does_not_come_proceeds_without_the_queue(
     queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(sqlite_write_queue, "WAIT_TIMEOUT_S", 0.01)
     frozen, writer = queue(), queue()
     frozen.acquire()
     writer.acquire()
@@ -130,14 +130,14 @@ def test_a_writer_whose_turn_does_not_come_proceeds_without_the_queue(
 def test_a_lock_file_that_was_deleted_is_made_again(
     queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_queue, "RECHECK_S", 0.0)
+    monkeypatch.setattr(sqlite_write_queue, "RECHECK_S", 0.0)
     first, second = queue(), queue()
     first.acquire()
     first.release()
     Path(first.path).unlink()
     first.acquire()
     second._check_file(time.monotonic())
-    assert second._is_locked(write_queue.WRITER, 1), "both use the new file"
+    assert second._is_locked(sqlite_write_queue.WRITER, 1), "both use the new file"
 
 
 def test_a_forked_child_releases_nothing_of_its_parent(queue: Callable[..., SqliteWriteQueue]) -> None:
@@ -149,9 +149,9 @@ def test_a_forked_child_releases_nothing_of_its_parent(queue: Callable[..., Sqli
         os._exit(0)
     os.waitpid(pid, 0)
     other._check_file(time.monotonic())
-    assert other._is_locked(write_queue.WRITER, 1)
+    assert other._is_locked(sqlite_write_queue.WRITER, 1)
     holder.release()
-    assert not other._is_locked(write_queue.WRITER, 1)
+    assert not other._is_locked(sqlite_write_queue.WRITER, 1)
 
 
 def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_
 
 
 def test_the_holder_of_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite_write_queue, "WAIT_TIMEOUT_S", 0.05)
     monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_TIMEOUT_S", 0.02)
     world = World(sqlite_url)
     other = world.another_store()

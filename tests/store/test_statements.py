@@ -24,7 +24,7 @@ def fits(source, name):
 
 @pytest.mark.parametrize("source", PLANNED, ids=lambda source: f"{source.name}-{source.only or 'both'}")
 def test_a_statement_is_understood_by_its_database(source, request):
-    """EXPLAIN makes the database parse and plan it; nothing is written twice for the sake of a test."""
+    """EXPLAIN makes the database parse and plan it."""
     for name, dialect in DIALECTS.items():
         if not fits(source, name):
             continue
@@ -75,7 +75,7 @@ def test_every_statement_says_what_it_is_for():
 
 
 def test_every_statement_is_used():
-    """By its name, somewhere in the store."""
+    """Its name appears in the store's code."""
     code = "".join(path.read_text() for path in Path(holdfast.store.__file__).parent.glob("*.py"))
     assert sorted({source.name for source in SOURCES if f'"{source.name}"' not in code}) == []
 

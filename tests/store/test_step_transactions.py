@@ -22,7 +22,7 @@ def prepare(world):
 
 
 class Work:
-    """What an author does: an effect in a table of their own."""
+    """Application code with an effect in a table of its own."""
 
     def __init__(self, world, then=lambda _connection: None):
         self._mark = "%s" if world.on_postgres else "?"
@@ -116,7 +116,7 @@ def test_after_a_conflict_at_commit_application_code_is_called_again(postgres_ur
 
 
 def test_after_a_conflict_with_the_checkpoint_application_code_is_called_again(postgres_url):
-    """The author sees the database as it was at the beginning, and what we lock has changed since."""
+    """Application code has an old snapshot, and the run that the checkpoint locks has changed since."""
     world = World(postgres_url)
     claim = prepare(world)
 

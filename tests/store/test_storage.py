@@ -8,7 +8,7 @@ from tests.support.world import World
 
 
 def pages(world):
-    """On which page of the table each run stands."""
+    """Return the page of the table on which each run is stored."""
     return dict(world.sql("select id, (cast(cast(ctid as text) as point))[0] from {schema}runs"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.store.commands import WriteCommand
 from tests.store.test_children import finish
-from tests.support.world import CANCELLED, DAY, held, record_of
+from tests.support.world import CANCELLED, DAY, record_of, token_of
 
 TABLES = ("history", "checkpoints", "waits", "messages", "chunks")
 
@@ -48,7 +48,7 @@ def test_a_tree_is_pruned_with_its_root_and_all_its_rows(world, parent, clock, p
     world.record("w", claim, 2)
     world.wait("w", claim, "event", "x", delay=1)
     world.store.actions.send(child, "topic", "1")
-    world.write("w", WriteCommand(held(claim), None, "step", 1, '"a"'))
+    world.write("w", WriteCommand(token_of(claim), None, "step", 1, '"a"'))
     world.store.actions.cancel(parent.id, CANCELLED)
     for run in world.store.claims.list_owned("w"):
         world.store.attempts.release("w", [(run.id, run.fence)])
@@ -118,7 +118,7 @@ def test_many_trees_and_many_single_runs_are_all_pruned(world, parent, clock, pr
 
 
 def test_trees_that_are_kept_do_not_block_pruning_of_later_ones(world, parent, clock):
-    """However many there are at the head of the line."""
+    """However many come first."""
     world.spawn("w", parent)
     child = world.child("w")
     world.end("w", parent, in_tree=True)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.store.commands import EmitCommand, WaitOutcome, WaitRegistered, Written
 from holdfast.store.waits import event_target
-from tests.support.world import CANCELLED, SECOND, end_of, held, record_of, wait_of
+from tests.support.world import CANCELLED, SECOND, end_of, record_of, token_of, wait_of
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_outcome_of_a_wait_is_read_back_from_its_checkpoint(world, claim, ki
 
 @pytest.mark.parametrize("came", ["event", "due", "message"])
 def test_a_repeated_wait_returns_the_recorded_outcome(world, claim, clock, came):
-    """The answer to the registration got lost; what came meanwhile must neither be lost nor come twice."""
+    """The answer to the registration got lost; the outcome since then must be delivered exactly once."""
     wait = wait_of(claim, "message", "topic", delay=5) if came == "message" else wait_of(claim, "event", "x", delay=5)
     assert world.write("w", wait) == [WaitRegistered(5)]
     if came == "event":
@@ -222,5 +222,5 @@ def test_a_repeated_wait_returns_the_recorded_outcome(world, claim, clock, came)
 
 def test_a_batch_that_emits_the_event_it_waits_for_resolves_the_wait(world, claim):
     other = world.running("w")
-    emit = EmitCommand(held(other), 1, "emit", event_target(None, "x"), None, "x", "5")
+    emit = EmitCommand(token_of(other), 1, "emit", event_target(None, "x"), None, "x", "5")
     assert world.write("w", wait_of(claim, "event", "x"), emit) == [WaitOutcome("event", "5"), Written("true")]

@@ -196,20 +196,19 @@ class World:
         return [self.state(id) for id in ids]
 
 
-def held(claim: Claim) -> RunToken:
+def token_of(claim: Claim) -> RunToken:
     return RunToken(claim.id, claim.seq, claim.fence, claim.generation)
 
 
 def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> NewCheckpoint:
     settings: dict[str, Any] = {"kind": "step", "value": f'"value {n}"', **more}
-    return NewCheckpoint(*held(claim), n, f"step {n}" if key is None else key, **settings)
+    return NewCheckpoint(*token_of(claim), n, f"step {n}" if key is None else key, **settings)
 
 
 def steps_of(claims: Sequence[Claim], n: int) -> tuple[str, int]:
     """What `record_steps` takes: the checkpoint of one step of each."""
-    return json_rows(NewStepCheckpoint(*held(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims), len(
-        claims
-    )
+    steps = [NewStepCheckpoint(*token_of(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims]
+    return json_rows(steps), len(steps)
 
 
 def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> WaitCommand:
@@ -219,11 +218,11 @@ def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key
         target = event_target(more.setdefault("tenant", None), str(target))
     elif kind == "children":
         target = f"{claim.generation}:{target}"
-    return WaitCommand(held(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
+    return WaitCommand(token_of(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
 
 
 def spawn_of(claim: Claim, children: list[NewRun], n: int = 1, key: str = "call#1", **more: Any) -> SpawnCommand:
-    return SpawnCommand(held(claim), n, key, "spawn", children, f'"{children[0].id}"', **more)
+    return SpawnCommand(token_of(claim), n, key, "spawn", children, f'"{children[0].id}"', **more)
 
 
 STATE_AFTER = {

@@ -81,7 +81,7 @@ class WorkerServices(Protocol):
         """Poll the waits of an attempt until it stops."""
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
-        """StopReason user code to stop."""
+        """Make the code of an attempt stop, for this reason."""
 
     def has_free_slots(self) -> bool:
         """Return whether slots are free, so that a run that waits in memory takes none from others."""

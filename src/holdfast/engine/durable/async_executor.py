@@ -58,24 +58,9 @@ class AsyncExecutor(Executor):
     """Performs the operations of one attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_closed",
-        "_delivery",
-        "_finished",
-        "_futures",
-        "_loop",
-        "_next_due_s",
-        "_open_waits",
-        "_other_activity",
-        "_rejected_calls",
-        "_resumes",
-        "_services",
-        "_started",
-        "_timeouts",
-        "_waits_for_others",
-        "calls",
-        "current",
-        "plans",
-        "unrecorded",
+        "_closed", "_delivery", "_finished", "_loop", "_next_due_s", "_open_waits", "_other_activity",
+        "_rejected_calls", "_resumes", "_services", "_started", "_timeouts", "_waits_for_others", "calls", "current",
+        "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(

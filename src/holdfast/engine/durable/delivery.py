@@ -89,7 +89,7 @@ class OrderedDelivery:
             self.note_activity()
 
     def _enqueue_only(self) -> None:
-        """StopReason the only expected outcome among others from now on."""
+        """Order the only expected outcome among others from now on."""
         heapq.heappush(self._expected, self._only)
         self._requested.add(self._only)
         self._only = 0
