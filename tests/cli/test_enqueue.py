@@ -115,7 +115,7 @@ def test_a_waited_run_that_fails_is_exit_code_1_and_says_why(shell, shop, url):
 def test_late_result_exits_with_1_and_the_run_continues(shell, shop, url):
     result = shell("enqueue", "boom", "--wait", "0.01", "--app", shop)
     assert result.exit_code == 1
-    assert "no result within" in result.stderr
+    assert "did not finish within" in result.stderr
     assert only_run(url).state == "ready"
 
 
