@@ -91,7 +91,7 @@ def test_a_text_made_of_an_output_is_refused(give):
     graph = Graph("g")
     first = graph.add(give, 1, name="first")
     for make in (lambda: f"{first.output} rows", lambda: "rows: " + str(first.output), lambda: f"{first.output}"):
-        with pytest.raises(GraphError, match="can't be put into a text"):
+        with pytest.raises(GraphError, match="can't be formatted"):
             make()
 
 

@@ -108,6 +108,6 @@ def test_fake_step_rejects_invalid_arguments():
     with pytest.raises(ConfigError, match="takes only one of returns=, raises= and does="):
         with fake_step(ship, returns=1, raises=ValueError):
             pass
-    with pytest.raises(ConfigError, match="the function of a step, or its name, not a int"):
+    with pytest.raises(ConfigError, match="a step's function or name, not int"):
         with fake_step(3):
             pass
