@@ -1,4 +1,4 @@
-"""The command line in a folder of its own, with no HOLDFAST_* set: called in this process, or as a process."""
+"""Run the CLI in a directory of its own without HOLDFAST_* variables, in this process or as a process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ EVIL = {evil!r}
 
 
 class Shell:
-    """A folder, and what is called in it."""
+    """A directory in which commands run."""
 
     def __init__(self, folder: Path, url: str | None) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Shell:
         return json.loads(result.stdout)
 
     def start(self, *words: object, **settings: Any) -> subprocess.Popen[str]:
-        """As a process of its own."""
+        """Run as a separate process."""
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.folder, **settings}
         return subprocess.Popen([sys.executable, "-m", "holdfast.cli", *map(str, words)], **settings)
 
@@ -125,7 +125,7 @@ def shop(shell: Shell) -> Iterator[str]:
 
 
 class Busy:
-    """A database where much goes on, and the ids of its runs."""
+    """A database with runs in many states, and their ids."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -185,7 +185,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Voyages:
-    """Durable functions under way, and the ids of their runs."""
+    """Unfinished durable functions, and the ids of their runs."""
 
     def __init__(self, url: str, module: str) -> None:
         self.url = url
@@ -208,7 +208,7 @@ class Voyages:
 
 @pytest.fixture
 def voyages(shell: Shell, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voyages]:
-    """A module with durable functions, some of them at work, once per database."""
+    """A module with durable functions, some unfinished, once per database."""
     name = f"voyage_{uuid4().hex}"
     (shell.folder / f"{name}.py").write_text(VOYAGE.replace("{evil!r}", repr(EVIL)))
     monkeypatch.setenv("SHOP_URL", database_url)

@@ -1,4 +1,4 @@
-"""`check`: the open runs of an app against its code of now."""
+"""`check`: unfinished runs replayed with changed code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRY = "@app.task(retry=Retry(max_attempts=1))"
 
 @pytest.fixture
 def deploy(shell, voyages):
-    """Another version of the module, with something replaced; its --app."""
+    """Write a changed version of the module and return its --app."""
     made = []
 
     def deploy(old: str = "", new: str = "") -> str:
@@ -46,7 +46,7 @@ def test_code_that_does_the_same_passes(shell, voyages, deploy):
         assert result.stderr == ""
 
 
-def test_what_would_differ_is_told_with_its_place_and_fails(shell, voyages, deploy):
+def test_differences_name_their_location_and_exit_with_1(shell, voyages, deploy):
     result = shell("check", "--app", deploy('    await ctx.sleep(0, name="tide")\n'))
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
@@ -58,7 +58,7 @@ def test_what_would_differ_is_told_with_its_place_and_fails(shell, voyages, depl
     ]
 
 
-def test_compensations_that_are_gone_are_told_for_runs_that_undo(shell, voyages, deploy):
+def test_missing_compensations_are_reported_for_undoing_runs(shell, voyages, deploy):
     result = shell("check", "--app", deploy(", undo=unload"))
     assert result.exit_code == 1
     assert f"{voyages.undoing}  undoing" in result.stdout
@@ -78,13 +78,13 @@ def test_as_json_there_is_every_run_with_its_findings(shell, voyages, deploy):
     assert "message telegrams" in finding["text"]
 
 
-def test_what_author_code_prints_does_not_spoil_the_output(shell, voyages, deploy):
+def test_output_of_task_code_goes_to_stderr(shell, voyages, deploy):
     result = shell("check", "--app", deploy(LOADED, f"    print('ahoy')\n{LOADED}"), "--json")
     assert json.loads(result.stdout)["same"] == 2
     assert "ahoy" in result.stderr
 
 
-def test_a_replay_that_hangs_is_given_up_after_its_time(shell, voyages, deploy):
+def test_hanging_replay_times_out(shell, voyages, deploy):
     app = deploy(LOADED, f"    import asyncio; await asyncio.Event().wait()\n{LOADED}")
     result = shell("check", "--app", app, "--timeout", "0.1", "--limit", "1")
     assert result.exit_code == 1
@@ -105,7 +105,7 @@ def test_a_task_can_be_chosen_and_must_be_known(shell, voyages):
     assert "no task 'sial' in this app" in result.stderr
 
 
-def test_where_nothing_is_open_nothing_fails(shell, shop, empty):
+def test_check_without_unfinished_runs_passes(shell, shop, empty):
     result = shell("check", "--app", shop, "--url", empty)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no unfinished runs of durable functions\n"
@@ -113,7 +113,7 @@ def test_where_nothing_is_open_nothing_fails(shell, shop, empty):
     assert report == {"checked": 0, "same": 0, "different": [], "unchecked": [], "unknown": {}}
 
 
-def test_a_database_without_tables_is_left_without(shell, shop, database_url):
+def test_database_without_tables_stays_without_tables(shell, shop, database_url):
     if database_url.startswith("sqlite"):
         (shell.folder / "none.db").touch()
         database_url = "sqlite:///none.db"
@@ -123,7 +123,7 @@ def test_a_database_without_tables_is_left_without(shell, shop, database_url):
     assert shell("migrate", "--check", "--url", database_url).exit_code == 1
 
 
-def test_many_runs_that_differ_alike_are_told_of_together(shell, voyages, deploy):
+def test_runs_with_the_same_difference_are_grouped(shell, voyages, deploy):
     with Holdfast(voyages.url) as app:
         app.enqueue_many([app.remote(voyages.task).request("Kiel") for _ in range(5)])
     voyages.work()
@@ -150,8 +150,8 @@ def test_ctrl_c_ends_a_check_quietly(shell, voyages, deploy):
     assert (process.returncode, out, err.strip()) == (130, "", "")
 
 
-def test_an_error_that_came_of_ctrl_c_is_told_as_that(shell):
-    """Python's own locks raise one when an interrupt strikes inside of them."""
+def test_error_caused_by_ctrl_c_is_an_interrupt(shell):
+    """Python's locks raise an error if an interrupt hits them."""
     code = "try:\n    raise KeyboardInterrupt\nfinally:\n    raise RuntimeError('release unlocked lock')\n"
     (shell.folder / "interrupted.py").write_text(code)
     result = shell.run("check", "--app", "interrupted:app")

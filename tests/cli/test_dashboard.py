@@ -28,7 +28,7 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
-def test_whoever_revokes_the_last_token_hears_what_that_opens(shell, empty):
+def test_revoking_the_last_token_warns(shell, empty):
     first, last = (json.loads(shell("token", "create", "--read", "--json", "--url", empty).stdout)["id"] for _ in "12")
     assert "open to all local users" not in shell("token", "revoke", first, "--url", empty).stderr
     assert "open to all local users" in shell("token", "revoke", last, "--url", empty).stderr
@@ -36,14 +36,14 @@ def test_whoever_revokes_the_last_token_hears_what_that_opens(shell, empty):
 
 
 @pytest.mark.parametrize("said", [(), ("--read", "--operate")])
-def test_a_token_must_say_what_it_is_for(shell, empty, said):
+def test_token_needs_a_permission(shell, empty, said):
     result = shell("token", "create", *said, "--url", empty)
     assert (result.exit_code, "either --read or --operate" in result.stderr) == (2, True)
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "ops.example.org"])
-def test_another_address_than_this_machines_own_needs_a_token(shell, empty, host, monkeypatch):
+def test_non_loopback_address_needs_a_token(shell, empty, host, monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
     result = shell("dashboard", "--host", host, "--url", empty)
     assert (result.exit_code, "a token is required" in result.stderr) == (2, True)
@@ -54,13 +54,13 @@ def test_a_database_without_tables_names_migrate(shell, database_url):
     assert result.exit_code == 2
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(shell, empty):
+def test_port_in_use_is_reported_in_one_line(shell, empty):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = shell("dashboard", "--port", str(taken.getsockname()[1]), "--url", empty)
     assert (result.exit_code, "use another --port" in result.stderr) == (2, True)
 
 
-def test_it_serves_until_it_is_told_to_stop(shell, empty):
+def test_dashboard_serves_until_stopped(shell, empty):
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TOKEN"}
     command = [sys.executable, "-m", "holdfast.cli", "dashboard", "--port", "0", "--url", empty]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as served:

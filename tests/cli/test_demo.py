@@ -1,4 +1,4 @@
-"""`holdfast demo`: a worker is killed, nothing is lost, nothing is left behind."""
+"""`demo`: a worker is killed, nothing is lost, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folders(tmp_path):
 
 
 def killed_holding(log):
-    """What the killed worker held, by the demo's own words."""
+    """Return the invoices that the killed worker had, from the demo's output."""
     (numbers,) = re.findall(r"worker \d killed \(kill -9\) while running ([\d, ]+)", log)
     return {int(number) for number in numbers.split(", ")}
 
@@ -67,7 +67,7 @@ def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp
     assert not running(demo.pid)
 
 
-def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed():
+def test_more_jobs_are_enqueued_if_no_worker_was_busy():
     play = Scenario.__new__(Scenario)
     play._state = DemoState(JOBS, "")
     seen, enqueued = iter([None, None, "a worker"]), []
@@ -78,8 +78,8 @@ def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed()
     assert enqueued == [JOBS, JOBS]
 
 
-def test_what_the_dead_worker_sent_off_before_the_kill_is_not_waited_for():
-    """The database may take it in after the demo has looked at what the dead worker held."""
+def test_results_sent_before_the_kill_are_not_awaited():
+    """The database may commit the result after the demo has read the claims."""
     play = Scenario.__new__(Scenario)
     play._state = DemoState(2, "", workers=[WorkerView(1, 77)])
     play._children = [SimpleNamespace(number=1, pid=77)]
@@ -108,7 +108,7 @@ def demo_schemas(url):
     return [name for (name,) in found]
 
 
-def test_what_is_kept_can_be_looked_into_as_the_demo_says(database_url, start_demo):
+def test_kept_demo_can_be_inspected(database_url, start_demo):
     demo = start_demo("--keep", *options_for(database_url))
     assert demo.wait(120) == 0, demo.log
     (command,) = re.findall(r"holdfast (runs --url .*)", demo.log)
@@ -160,14 +160,14 @@ def test_a_url_that_is_no_postgres_is_refused(start_demo):
     assert "postgresql://user@host/database" in demo.log
 
 
-def test_a_server_that_is_not_there_is_one_line(start_demo, tmp_path):
+def test_unreachable_server_is_reported_in_one_line(start_demo, tmp_path):
     demo = start_demo("--postgres", "postgresql://127.0.0.1:1/nothing")
     assert demo.wait(60) == 2, demo.log
     assert len(demo.log.splitlines()) == 1
     assert folders(tmp_path) == []
 
 
-def test_what_to_type_next_works(tmp_path):
+def test_suggested_next_steps_work(tmp_path):
     (tmp_path / "app.py").write_text(FIRST_TASK)
     processes = Processes(tmp_path)
     try:
@@ -192,22 +192,22 @@ def verdict(**more):
     return DemoResult(jobs=5, kill=kill, lease=2.0, recovery_s=1.5, **{**settings, **more})
 
 
-def test_what_the_dead_worker_held_may_run_again():
+def test_runs_of_the_killed_worker_may_run_again():
     assert verdict().passed
     assert verdict().again == [3]
 
 
-def test_a_job_that_only_one_account_knows_is_lost():
+def test_job_missing_from_ledger_or_database_is_lost():
     assert verdict(done_by_ledger=frozenset({1, 2, 3, 4})).lost == [5]
     assert verdict(done_by_database=frozenset({1, 2, 3, 5})).lost == [4]
     assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).passed
 
 
-def test_a_finished_job_that_ran_again_is_a_fault():
+def test_finished_job_that_ran_again_fails_the_demo():
     assert verdict(begun_again=frozenset({1})).finished_again == [1]
     assert not verdict(begun_again=frozenset({1})).passed
 
 
-def test_a_job_that_ran_again_for_another_reason_is_told_apart():
+def test_job_that_ran_again_for_another_reason_is_counted_separately():
     assert verdict(begun_again=frozenset({5})).others_again == [5]
     assert verdict(begun_again=frozenset({5})).passed

@@ -1,4 +1,4 @@
-"""Graphs on the command line: `show` draws them, `gate` concludes gates, and other commands aren't confused by them."""
+"""Graphs in the CLI: `show` renders them, `gate` decides gates, other commands handle them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from holdfast import Graph, Holdfast, Retry
 from holdfast.cli.render_graph import quoted
 from tests.cli.conftest import EVIL
-from tests.cli.test_everywhere import on_a_terminal
+from tests.cli.test_all_commands import on_a_terminal
 
 ODD = 'say "it" [now] <b> & %% `x` # \u202eend'
 
 
 class Yard:
-    """Graphs under way: one waits for gates, one has failed, and there is a job that is none."""
+    """Graphs: one waits for gates, one has failed; and a plain job."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -119,7 +119,7 @@ def test_failures_and_skips_are_told_with_their_causes(shell, yard):
     assert any(re.search(r"mast +skipped +node hull failed", line) for line in lines)
 
 
-def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
+def test_node_is_shown_by_name_with_its_graph(shell, yard):
     told = fields(shell("show", yard.open, "sail", "--url", yard.url).stdout)
     assert (told["node"], told["parent"], told["state"]) == ("sail of graph boat", str(yard.open), "blocked")
     assert told["waiting for"] == "node launch (waiting)"
@@ -141,7 +141,7 @@ def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
         (["ffff", "--mermaid"], "no run id starts with ffff"),
     ],
 )
-def test_what_can_not_be_shown_is_told_in_one_line(shell, yard, words, says):
+def test_missing_node_is_reported_in_one_line(shell, yard, words, says):
     result = shell("show", *[word.format(open=yard.open, job=yard.job) for word in words], "--url", yard.url)
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
@@ -164,7 +164,7 @@ def test_as_json_there_are_all_nodes_gates_and_edges(shell, yard):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_drawing_fits_a_terminal_and_can_not_be_commanded(shell, yard, columns):
+def test_graph_tree_fits_the_terminal_and_is_escaped(shell, yard, columns):
     for id in (yard.open, yard.failed):
         code, written = on_a_terminal(shell, "show", str(id), "--url", yard.url, COLUMNS=str(columns), NO_COLOR="1")
         assert code == 0
@@ -219,7 +219,7 @@ def test_mermaid_is_a_flowchart_with_classes_in_which_names_can_do_nothing(shell
     assert [line for line in lines if not shape.fullmatch(line)] == []
 
 
-def test_what_mermaid_could_obey_is_quoted():
+def test_mermaid_syntax_is_escaped():
     assert quoted('a"b') == "a#34;b"
     assert quoted("<br/>`#%") == "#60;br/#62;#96;#35;#37;"
     assert quoted("Zoë 3.1-a_b") == "Zoë 3.1-a_b"
@@ -261,7 +261,7 @@ def test_a_gate_fails_with_a_text_or_without(shell, yard):
     assert yard.states(yard.open)["sail"] == "skipped"
 
 
-def test_an_outcome_before_its_time_is_kept(shell, yard):
+def test_early_decision_is_kept(shell, yard):
     g = Graph("two")
     first = g.gate("first")
     g.gate("second", after=[first])
@@ -291,7 +291,7 @@ def test_an_outcome_before_its_time_is_kept(shell, yard):
         (["ffff", "launch", "complete"], "no run id starts with ffff"),
     ],
 )
-def test_what_can_not_be_said_of_a_gate_is_refused_in_one_line(shell, yard, words, says):
+def test_invalid_gate_command_is_reported_in_one_line(shell, yard, words, says):
     names = {"open": yard.open, "failed": yard.failed, "job": yard.job}
     result = shell("gate", *[word.format(**names) for word in words], "--url", yard.url)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -300,7 +300,7 @@ def test_what_can_not_be_said_of_a_gate_is_refused_in_one_line(shell, yard, word
     assert yard.states(yard.open)["launch"] == "waiting"
 
 
-def test_another_outcome_is_refused(shell, yard):
+def test_conflicting_decision_is_rejected(shell, yard):
     shell("gate", yard.open, "launch", "complete", "5", "--url", yard.url)
     for words in (["complete", "6"], ["fail"]):
         result = shell("gate", yard.open, "launch", *words, "--url", yard.url)

@@ -50,7 +50,7 @@ def test_runs_are_filtered(shell, busy, filters, names):
     assert [run["id"] for run in shell.json("runs", *filters, "--url", busy.url)] == expected
 
 
-def test_a_page_says_how_to_go_on_and_takes_a_beginning_of_an_id(shell, busy):
+def test_page_names_its_cursor_and_accepts_a_prefix(shell, busy):
     first = shell("runs", "--limit", "2", "--url", busy.url)
     assert f"--after {busy.ready}" in first.stderr
     rest = shell("runs", "--after", str(busy.ready)[:-1], "--url", busy.url)
@@ -144,7 +144,7 @@ def test_cancel_ends_each_run_and_tells_of_each(shell, busy):
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry"])
-def test_a_run_that_is_not_there_keeps_the_others_from_nothing(shell, busy, verb):
+def test_missing_run_does_not_stop_the_others(shell, busy, verb):
     good = busy.ready if verb == "cancel" else busy.failed
     result = shell(verb, "ffff", good, "--url", busy.url)
     assert result.exit_code == 1

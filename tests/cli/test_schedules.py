@@ -1,4 +1,4 @@
-"""`schedules`: the list, what one made, pause, resume, run."""
+"""`schedules`: list, show, pause, resume and run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def timed(shell: Shell, database_url: str) -> Iterator[Holdfast]:
     app.close()
 
 
-def test_they_are_listed(shell, timed):
+def test_schedules_are_listed(shell, timed):
     lines = shell("schedules", "--url", timed.url).stdout.splitlines()
     assert lines[0].split() == ["SCHEDULE", "STATE", "TASK", "WHEN", "ZONE", "NEXT", "LAST", "LAST", "RUN"]
     files, nightly, often = (re.split(r" {2,}", line) for line in lines[1:])
@@ -78,7 +78,7 @@ def test_pause_resume_and_run_say_what_they_did(shell, timed):
     assert shell.json("schedules", "run", "files", "--url", timed.url) == [{"schedule": "files", "run": None}]
 
 
-def test_one_is_shown_with_what_it_made_and_what_comes(shell, timed):
+def test_schedule_shows_recent_runs_and_next_slots(shell, timed):
     id = shell("schedules", "run", "nightly", "--url", timed.url).stdout.strip()
     shown = shell("schedules", "show", "nightly", "files", "--url", timed.url).stdout
     assert re.search(r"^when +At 03:00 every day \(Europe/London\)$", shown, re.MULTILINE)
@@ -103,14 +103,14 @@ def test_one_is_shown_with_what_it_made_and_what_comes(shell, timed):
         (["stop", "nightly"], "'stop' is not one of 'show', 'pause', 'resume', 'run'"),
     ],
 )
-def test_what_can_not_be_done_is_told_in_one_line(shell, timed, words, says):
+def test_impossible_action_is_reported_in_one_line(shell, timed, words, says):
     result = shell("schedules", *words, "--url", timed.url)
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_none_at_all_says_what_to_write(shell, empty):
+def test_empty_list_says_what_to_declare(shell, empty):
     assert 'declare app.schedule("nightly", report, cron="0 3 * * *")' in shell("schedules", "--url", empty).stderr
 
 

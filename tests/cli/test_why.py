@@ -9,7 +9,7 @@ from tests.cli.conftest import EVIL
 
 
 class Limited:
-    """A limit by key that is full, the run that holds it, and one that waits."""
+    """A full keyed limit, the run that holds it, and one that waits."""
 
     def __init__(self, url):
         self.url = url
@@ -87,7 +87,7 @@ def test_limits_as_json_and_by_name(shell, limited):
     assert told["counters"] == [{"key": EVIL, "used": 1, "started": 1, "parked": 1}]
 
 
-def test_a_limit_that_nobody_declared(shell, limited):
+def test_undeclared_limit_is_an_error(shell, limited):
     result = shell("limits", "openai", "--url", limited.url)
     assert result.exit_code == 2
     assert result.stderr == "holdfast: limit 'openai' does not exist; known limits: customer\n"

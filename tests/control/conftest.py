@@ -1,4 +1,4 @@
-"""A control on an empty database with a clock of the test's own, once per database."""
+"""A control on an empty database with the test's own clock, once per database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many runs at once, by filter: what would be changed, doing it in batches, who did it; and counts."""
+"""Bulk actions: preview, batches, operator names; and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def last(steps):
 
 
 def failed(world, count, **more):
-    """Runs that failed, in the order in which they were made."""
+    """Failed runs in the order of creation."""
     ids = world.add_many(count, **more)
     fail_all(world)
     return ids
@@ -48,7 +48,7 @@ def test_a_preview_counts_and_shows_some_and_changes_nothing(control, world):
     assert {world.state(id) for id in mine} == {"ready"}
 
 
-def test_all_that_fit_are_cancelled_in_batches_and_their_histories_say_who_did_it(control, world, small):
+def test_matching_runs_are_cancelled_in_batches_by_a_named_operator(control, world, small):
     mine = world.add_many(10, tenant="acme")
     others = world.add_many(3, tenant="other")
     steps = list(control.bulk.cancel(RunFilter(tenant="acme"), reason="moved", by="ada"))
@@ -60,7 +60,7 @@ def test_all_that_fit_are_cancelled_in_batches_and_their_histories_say_who_did_i
     assert (entry.kind, entry.data) == ("cancelled", {"reason": "moved", "by": "ada"})
 
 
-def test_what_was_left_in_the_middle_goes_on_where_it_was_left(control, world, small):
+def test_interrupted_action_continues_after_its_cursor(control, world, small):
     mine = world.add_many(10)
     begun = control.bulk.cancel(RunFilter())
     first = next(begun)
@@ -81,7 +81,7 @@ def test_failed_runs_are_retried_but_none_twice_by_one_call(control, world, sess
     assert [entry.data for entry in entries] == [{"by": "ada"}]
 
 
-def test_of_runs_with_one_unique_name_only_one_is_retried(control, world, session):
+def test_only_one_run_per_unique_name_is_retried(control, world, session):
     for _ in range(3):
         world.store.actions.cancel(world.add(unique="one"), CANCELLED)
     free = failed(world, 2)
@@ -105,7 +105,7 @@ def test_ended_runs_are_pruned_with_their_families_and_others_stay(control, worl
     assert len({*gone, *children, parent.id}) == 9
 
 
-def test_a_verb_does_nothing_to_states_that_it_isnt_for(control, world):
+def test_action_ignores_states_it_does_not_apply_to(control, world):
     id = world.add()
     assert last(control.bulk.retry(RunFilter(states=("ready",)))).looked_at == 0
     assert last(control.bulk.prune(RunFilter(states=("ready",)))).looked_at == 0
@@ -126,7 +126,7 @@ def test_counts_say_how_many_there_are_by_state_queue_and_task(control, world, s
     assert counts.tasks["task"] == {"running": Estimate(1)}
 
 
-def test_counts_that_went_only_so_far_say_so(control, world, monkeypatch):
+def test_bounded_counts_are_marked(control, world, monkeypatch):
     monkeypatch.setattr(admin, "MAX_INDEX_ENTRIES", 5)
     world.add_many(8)
     counts = control.counts.overview()

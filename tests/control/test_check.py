@@ -1,4 +1,4 @@
-"""Replays of open runs with other code: what is told to differ, and that nothing is run or written."""
+"""Replays of unfinished runs with changed code: reported differences, no side effects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize(("begun", "body"), [(walk, walk), (walk, walk_renamed_later), (walk_and_cut, walk_and_cut)])
-def test_a_run_that_would_go_on_as_before_is_only_counted(database_url, begun, body):
+def test_unchanged_run_is_only_counted(database_url, begun, body):
     begin(database_url, begun)
     with Deployed(database_url, body) as new:
         report = new.check()
@@ -72,7 +72,7 @@ def test_a_run_that_would_go_on_as_before_is_only_counted(database_url, begun, b
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_would_differ_is_told_with_its_place(database_url, body, differences):
+def test_differences_name_their_location(database_url, body, differences):
     id = begin(database_url, walk)
     with Deployed(database_url, body) as new:
         report = new.check()
@@ -83,7 +83,7 @@ def test_what_would_differ_is_told_with_its_place(database_url, body, difference
 
 
 @pytest.mark.parametrize("body", [walk_and_wait_by_itself, walk_and_block])
-def test_a_replay_that_does_not_come_to_rest_is_given_up(database_url, ledger, body):
+def test_endless_replay_is_aborted(database_url, ledger, body):
     begin(database_url, walk)
     assert found(database_url, body, timeout=0.2) == [("timeout", "second")]
     assert "went on" not in ledger.lines()
@@ -179,7 +179,7 @@ def test_branches_and_the_results_of_children_are_replayed(database_url, ledger)
     assert ledger.counts()["act 300"] == 1
 
 
-def test_code_that_looks_at_other_runs_outside_steps_is_checked_as_far_as_it_can_be(database_url):
+def test_code_that_reads_other_runs_is_checked_partly(database_url):
     begin(database_url, fan, "child")
     with Deployed(database_url, fan_and_look) as new:
         report = new.check()

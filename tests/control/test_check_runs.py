@@ -1,4 +1,4 @@
-"""Which open runs a check replays, and that those which move meanwhile are judged by what they are now."""
+"""Which runs a check replays, and how it handles runs that change meanwhile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_runs_of_tasks_that_this_app_does_not_have_are_counted_and_no_failure(da
     assert (report.checked, report.different, report.unknown) == (0, [], {"walk": 2})
 
 
-def test_a_check_can_be_limited_and_tells_how_far_it_is(database_url):
+def test_check_accepts_limit_and_reports_progress(database_url):
     ids = [begin(database_url, walk) for _ in range(3)]
     told: list[tuple[int, int]] = []
     with Deployed(database_url, walk_without_second) as new:
@@ -70,7 +70,7 @@ def test_an_alias_finds_the_runs_of_a_renamed_task(database_url):
     assert (report.checked, report.same) == (1, 1)
 
 
-def test_a_run_that_is_being_worked_on_just_now_is_no_difference(database_url):
+def test_run_that_changes_meanwhile_is_not_a_difference(database_url):
     let_go = threading.Event()
 
     def hold(_what: int) -> None:
@@ -90,7 +90,7 @@ def test_a_run_that_is_being_worked_on_just_now_is_no_difference(database_url):
     assert Effects.ledger.counts() == {"act 1": 1, "held": 1}
 
 
-def test_a_run_that_moved_on_while_it_was_replayed_is_looked_at_again(database_url):
+def test_run_that_moved_during_replay_is_read_again(database_url):
     id = begin(database_url, walk)
     replays = []
 

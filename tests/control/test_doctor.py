@@ -1,4 +1,4 @@
-"""The doctor: what is wrong is found, by name, with what it means and what to do; what is well isn't."""
+"""The doctor's findings on real and fabricated databases."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def on_postgres(postgres):
 
 
 def codes(examination):
-    """What was found, but for what is true of every server in the tests."""
+    """Findings, without those of every test server."""
     return [finding.code for finding in examination.findings if finding.code != "durability"]
 
 
@@ -61,7 +61,7 @@ def the(examination, code):
     return found
 
 
-def test_of_a_database_that_is_well_nothing_is_said(doctor):
+def test_healthy_database_has_no_findings(doctor):
     examination = doctor.examine()
     assert codes(examination) == []
     assert {"schema", "workers and runs", "unknown tasks"} <= set(examination.looked_at)
@@ -88,14 +88,14 @@ def test_ready_runs_without_a_worker_are_wrong(world, doctor):
     assert not found.well
 
 
-def test_runs_of_the_dead_that_nobody_takes_over_are_wrong(world, doctor, clock):
+def test_unrecovered_runs_of_dead_workers_are_reported(world, doctor, clock):
     world.session("w")
     world.running("w")
     clock.advance(100)
     assert the(doctor.examine(), "stuck").data["runs"] == 1
 
 
-def test_a_scheduled_run_that_nobody_promotes_is_wrong(world, doctor, clock):
+def test_overdue_scheduled_run_is_reported(world, doctor, clock):
     world.add(delay=10 * SECOND)
     clock.advance(200)
     world.session("w")
@@ -120,18 +120,18 @@ def test_tasks_and_queues_that_no_worker_serves_are_named(world, doctor):
     assert found.findings[-1].level == "note", "the worst first"
 
 
-def test_the_server_of_the_tests_is_known_to_forget(on_postgres):
+def test_test_server_is_reported_as_not_durable(on_postgres):
     assert "synchronous_commit" in the(on_postgres.examine(), "durability").data["settings"]
 
 
-def test_clocks_that_differ_are_told(postgres):
+def test_clock_skew_is_reported(postgres):
     for ahead, level in ((0.0, None), (5.0, "note"), (-600.0, "wrong")):
         doctor = Doctor(postgres.store, Registry(), lambda ahead=ahead: postgres.clock() / SECOND - ahead)
         found = [finding.level for finding in doctor.examine().findings if finding.code == "clock"]
         assert found == ([] if level is None else [level])
 
 
-def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_postgres, monkeypatch):
+def test_old_snapshot_names_its_holder(postgres, on_postgres, monkeypatch):
     monkeypatch.setattr(health_checks, "MAX_SNAPSHOT_AGE_S", 0.0)
     with psycopg.connect(postgres.url, application_name="nightly report") as report:
         report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -148,7 +148,7 @@ def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_
     assert "snapshot" not in codes(on_postgres.examine()), "and a young one is none"
 
 
-def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
+def test_worker_without_listener_is_reported(postgres, on_postgres):
     postgres.session("w", lease=1e6)
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
     ends = postgres.store.database.change_listener("completions")
@@ -162,8 +162,8 @@ def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
 
 
 @pytest.mark.parametrize("name", ["shop", "holdfast listener"])
-def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, name):
-    """A name in the URL takes the place of ours; and what has ours may listen to nothing, or to another schema."""
+def test_listener_with_custom_name_is_counted(postgres_url, name):
+    """A name in the URL replaces ours; and a session with our name may listen to nothing or to another schema."""
     separator = "&" if "?" in postgres_url else "?"
     url = f"{postgres_url}{separator}application_name={name.replace(' ', '%20')}"
     world, elsewhere = World(url), open_database(url, "elsewhere")
@@ -181,7 +181,7 @@ def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, na
     world.close()
 
 
-def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_postgres, monkeypatch):
+def test_silent_listener_is_counted(postgres, on_postgres, monkeypatch):
     monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_INTERVAL_S", 0.0)
     postgres.session("w", lease=1e6)
     watch = postgres.store.database.change_listener()
@@ -191,7 +191,7 @@ def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_post
     watch.close()
 
 
-def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
+def test_dead_rows_are_reported(postgres, on_postgres, monkeypatch):
     monkeypatch.setattr(health_checks, "MAX_DEAD_ROWS", 10)
     postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
     postgres.add_many(30)
@@ -222,7 +222,7 @@ def test_connections_are_counted(on_postgres, monkeypatch):
         (SERVER._replace(notifications=0.6), [], "notifications"),
     ],
 )
-def test_what_servers_are_like(facts, workers, code):
+def test_server_facts_lead_to_findings(facts, workers, code):
     assert [finding.code for finding in health_checks.check_server(facts, workers)] == ([] if code is None else [code])
 
 
@@ -240,7 +240,7 @@ def test_what_servers_are_like(facts, workers, code):
         (FILE._replace(journal_mode="memory", mode=None), None),
     ],
 )
-def test_what_files_are_like(facts, code):
+def test_file_facts_lead_to_findings(facts, code):
     assert [finding.code for finding in health_checks.check_file(facts)] == ([] if code is None else [code])
 
 
@@ -274,7 +274,7 @@ def test_a_process_that_has_a_deleted_file_open_is_named(tmp_path):
     assert the(examination, "replaced").data == {"processes": [other.pid]}
 
 
-def test_a_real_file_that_others_may_read_is_told(tmp_path):
+def test_file_readable_by_others_is_reported(tmp_path):
     path = tmp_path / "holdfast.db"
     world = World(f"sqlite:///{path}")
     world.store.prepare()
@@ -287,7 +287,7 @@ def test_a_real_file_that_others_may_read_is_told(tmp_path):
     world.close()
 
 
-def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, monkeypatch):
+def test_long_wal_is_reported_with_its_reader(tmp_path, monkeypatch):
     monkeypatch.setattr(health_checks, "MAX_WAL_BYTES", 0)
     world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
     world.add()
@@ -313,7 +313,7 @@ def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
     assert [finding.data["table"] for finding in health_checks.check_bloat(tables)] == ["runs"]
 
 
-def test_settings_of_tasks_that_contradict_each_other_are_told():
+def test_contradictory_task_settings_are_reported():
     task = TaskInfo("shop.charge", (), "default", 0, "loop", 3, 30.0, 3600.0, None)
     wrong = replace(task, name="shop.refund", timeout=60.0, deadline=60.0)
     assert [finding.data["task"] for finding in health_checks.check_tasks([task, wrong])] == ["shop.refund"]

@@ -67,7 +67,7 @@ def test_steps_are_told_in_order_with_what_came_of_them(app, control):
     assert not any(step.undo or step.undone_at for step in steps)
 
 
-def test_a_run_that_waits_tells_what_for_since_when_and_until_when(app, control):
+def test_waiting_run_shows_waits_with_times(app, control):
     @app.task(name="idle")
     async def idle(ctx: Context) -> None:
         await asyncio.gather(
@@ -92,7 +92,7 @@ def test_a_run_that_waits_tells_what_for_since_when_and_until_when(app, control)
     assert all(wait.outcome is None for wait in details.waits)
 
 
-def test_what_has_come_and_was_not_picked_up_yet_is_told_so(app, control):
+def test_resolved_wait_is_marked(app, control):
     @app.task(name="idle")
     async def idle(ctx: Context) -> None:
         await asyncio.gather(ctx.wait_for("dawn"), ctx.wait_for("dusk"))
@@ -152,7 +152,7 @@ def test_steps_with_compensations_are_marked_and_so_are_those_that_were_undone(a
     assert (undone.kind, undone.label) == ("undone", "undone double")
 
 
-def test_a_restarted_run_tells_how_often_and_has_the_steps_of_now(app, control):
+def test_restarted_run_shows_count_and_current_steps(app, control):
     @app.task(name="again")
     async def again(ctx: Context, n: int) -> int:
         await ctx.step(double, n)
@@ -242,7 +242,7 @@ def test_arguments_of_a_fork_are_checked_where_the_code_is_known_and_kept_as_the
     assert control.runs.info(fork).result == 40
 
 
-def test_a_step_that_is_not_on_record_is_refused_with_those_that_are(control, finished):
+def test_unknown_step_lists_recorded_steps(control, finished):
     with pytest.raises(ConfigError, match="has not recorded a step 'lst': it has double, sleep rest, last"):
         control.runs.fork(finished.id, "lst")
     with pytest.raises(RunNotFound):
@@ -284,7 +284,7 @@ def test_the_first_event_of_a_name_counts_for_its_tenant(app, control):
 
 
 @pytest.mark.parametrize("bad", ["", "a\nb", "x" * 10_000])
-def test_what_can_be_no_event_or_topic_is_refused(app, control, bad):
+def test_invalid_event_or_topic_is_rejected(app, control, bad):
     run = app.remote("any").enqueue()
     with pytest.raises(ConfigError):
         control.events.emit(bad)

@@ -1,4 +1,4 @@
-"""Graphs as operators see them: layers, what nodes wait for, causes, gates; and how gates are concluded."""
+"""Graphs for operators: layers, dependencies, causes, gates and their decisions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_nodes_stand_in_layers_with_what_they_need_and_wait_for(app, control, on
     assert node(graph, "a").finished_at is not None
 
 
-def test_causes_and_errors_stand_with_their_nodes(app, control, one, bad):
+def test_nodes_show_causes_and_errors(app, control, one, bad):
     g = Graph("plan")
     broken = g.add(bad, 1, name="broken")
     g.add(one, 1, after=[broken], name="behind")
@@ -170,7 +170,7 @@ def test_operators_complete_gates_and_the_history_says_who(app, control, one):
     assert (entry.kind, entry.data) == ("completed", {"by": "ada"})
 
 
-def test_an_outcome_given_early_is_told_and_holds_through_a_retry(app, control, bad):
+def test_early_decision_is_shown_and_survives_a_retry(app, control, bad):
     g = Graph("plan")
     first = g.add(bad, 1, name="first")
     g.gate("gate", after=[first])
@@ -189,7 +189,7 @@ def test_an_outcome_given_early_is_told_and_holds_through_a_retry(app, control, 
     assert (gate.state, gate.early) == ("blocked", "failed")
 
 
-def test_what_is_no_graph_gate_or_node_is_refused_with_what_there_is(app, control, one):
+def test_missing_graph_gate_or_node_is_reported(app, control, one):
     g = Graph("plan")
     g.add(one, 1, name="a")
     g.gate("yes")
@@ -235,7 +235,7 @@ def test_details_tell_of_a_graph_of_a_node_and_of_a_gate(app, control, one):
     assert control.runs.details(run.id).info.result == {"a": 2, "gate": "yes", "b": 2}
 
 
-def test_the_queue_of_graphs_is_nobodys(app, control, one):
+def test_internal_queue_is_hidden(app, control, one):
     g = Graph("plan")
     g.gate("gate")
     g.add(one, 1, name="a")

@@ -1,4 +1,4 @@
-"""Operators' view of runs: finding one by its beginning, all there is to know of it, cancel and retry."""
+"""Runs for operators: find by prefix, details, cancel and retry."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_a_run_is_found_by_as_much_of_its_id_as_no_other_has(control, three, giv
     assert control.runs.find(given) == UUID(THIRD)
 
 
-def test_the_last_digit_can_decide(control, three):
+def test_last_digit_can_disambiguate(control, three):
     assert control.runs.find(FIRST[:-1]) == UUID(FIRST)
     assert control.runs.find(SECOND_ONE[:-1]) == UUID(SECOND_ONE)
 
 
-def test_a_beginning_that_several_runs_have_names_them(control, three):
+def test_ambiguous_prefix_lists_candidates(control, three):
     with pytest.raises(RunNotFound, match="several run ids start with 0199a") as raised:
         control.runs.find("0199a")
     assert FIRST in str(raised.value)
@@ -42,7 +42,7 @@ def test_a_beginning_that_several_runs_have_names_them(control, three):
     assert THIRD not in str(raised.value)
 
 
-def test_of_very_many_candidates_a_few_are_named(control, world):
+def test_few_of_many_candidates_are_listed(control, world):
     world.add_many(20)
     beginning = str(control.runs.page(limit=1)[0].id)[:4]
     with pytest.raises(RunNotFound, match="…") as raised:
@@ -60,12 +60,12 @@ def test_of_very_many_candidates_a_few_are_named(control, world):
         ("%", "not a run id"),
     ],
 )
-def test_what_can_be_no_runs_id_is_told_so(control, three, given, says):
+def test_invalid_run_id_is_reported(control, three, given, says):
     with pytest.raises(RunNotFound, match=says):
         control.runs.find(given)
 
 
-def test_a_whole_id_is_taken_as_it_is_and_missed_when_it_is_used(control, three):
+def test_full_id_is_accepted_without_lookup(control, three):
     id = control.runs.find("0199cccc-0000-7000-8000-000000000001")
     for verb in (control.runs.details, control.runs.info, control.runs.cancel, control.runs.retry):
         with pytest.raises(RunNotFound, match="0199cccc"):
@@ -122,7 +122,7 @@ def test_retry_says_whether_it_changed_anything(control, world):
     assert control.runs.info(id).state == "ready"
 
 
-def test_what_can_not_be_retried_is_refused(control, world):
+def test_unretryable_run_is_rejected(control, world):
     world.session("w")
     claim = world.running("w")
     world.end("w", claim)

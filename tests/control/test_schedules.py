@@ -17,7 +17,7 @@ HOUR = 3600 * SECOND
 
 @pytest.fixture
 def declared(world: World) -> None:
-    """A schedule, one that is soon over, and a trigger."""
+    """A schedule, one that ends soon, and a trigger."""
     world.store.schedules.declare(
         "shop",
         [
@@ -38,7 +38,7 @@ def declared(world: World) -> None:
     )
 
 
-def test_the_list_tells_all_about_them(control, world, clock, declared):
+def test_list_shows_all_fields(control, world, clock, declared):
     files, nightly, _ = control.schedules.list()
     assert (files.name, files.kind, files.state, files.when, files.task) == (
         "files",
@@ -109,7 +109,7 @@ def test_pause_resume_and_run(control, world, clock, declared):
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "run", "show"])
-def test_names_that_are_not_there_are_told_and_nothing_is_changed(control, world, declared, verb):
+def test_unknown_names_are_reported_and_change_nothing(control, world, declared, verb):
     call = getattr(control.schedules, verb)
     wrong = "nightlly" if verb in ("run", "show") else ["nightly", "nightlly"]
     with pytest.raises(ConfigError, match="schedule 'nightlly' does not exist; known schedules: nightly"):
@@ -120,7 +120,7 @@ def test_names_that_are_not_there_are_told_and_nothing_is_changed(control, world
         call(wrong)
 
 
-def test_what_newer_code_wrote_is_shown_as_it_is(control, world, declared):
+def test_declarations_of_newer_releases_are_shown_unparsed(control, world, declared):
     world.sql("update {schema}schedules set timing = :said, rules = :said", said='{"moon":"full"}')
     assert {each.when for each in control.schedules.list()} == {'{"moon":"full"}'}
     assert control.schedules.show("nightly").coming == []

@@ -1,4 +1,4 @@
-"""Throughput, failures and times, by minute and hour: what is shown is what happened, counted before or not."""
+"""Throughput, failures and durations by minute and hour, aggregated or live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
 
 
 def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
-    """A run that waited and took so many seconds."""
+    """Create a run with this wait and run time."""
     world.add(task)
     clock.advance(wait)
     (claim,) = world.claim("w", 1, [task])
@@ -22,7 +22,7 @@ def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
 
 
 def count_all(world):
-    """Until nothing is left to count."""
+    """Aggregate until nothing is left."""
     while world.store.stats.aggregate():
         pass
 
@@ -32,7 +32,7 @@ def session(world):
     return world.session("w", lease=1e6)
 
 
-def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, world, clock, session):
+def test_minutes_include_runs_that_are_not_aggregated_yet(control, world, clock, session):
     clock.now -= clock.now % MINUTE_US
     for kind in ("done", "done", "failed"):
         ended(world, clock, kind)
@@ -49,8 +49,8 @@ def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, wo
     assert world.rows("tallies") > 0
 
 
-def test_whoever_counts_the_ended_keeps_nobody_from_writing(world, clock, session, monkeypatch):
-    """A minute of a busy worker is a million runs: it takes seconds to read them."""
+def test_aggregation_does_not_block_writers(world, clock, session, monkeypatch):
+    """A busy minute has a million runs, which take seconds to read."""
     ended(world, clock)
     clock.advance(180)
     database, live, lines = world.store.database, world.store.stats.live, []
@@ -74,7 +74,7 @@ def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, cloc
     assert world.sql("select * from {schema}tallies") == kept
 
 
-def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(world, clock, session):
+def test_one_tick_aggregates_a_bounded_portion(world, clock, session):
     ended(world, clock)
     clock.advance(3600)
     aggregator = StatsAggregator(world.store)
@@ -84,8 +84,8 @@ def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(worl
     assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE_US) == [(1,)]
 
 
-def test_what_is_read_once_is_what_each_question_would_find(control, world, clock, session):
-    """Also when some of it was counted since the last time, and when more ended."""
+def test_recent_stats_match_separate_queries(control, world, clock, session):
+    """Also after more runs were aggregated or have finished."""
     for tasks in (["task", "task", "other"], [], ["other"], ["task"]):
         for task in tasks:
             ended(world, clock, task=task)
@@ -101,7 +101,7 @@ def test_what_is_read_once_is_what_each_question_would_find(control, world, cloc
     assert [each.runs for each in lately.tasks] == [2, 3]
 
 
-def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, session):
+def test_minute_is_aggregated_after_late_commits(world, clock, session):
     clock.now -= clock.now % MINUTE_US
     ended(world, clock)
     clock.advance(60)
@@ -158,7 +158,7 @@ def test_tasks_and_queues_are_told_apart(control, world, clock, session):
     assert [stats.runs for stats in control.stats.summary(by="task", name="b")] == [2]
 
 
-def test_where_nothing_happened_nothing_is_shown(control, world):
+def test_empty_period_has_no_stats(control, world):
     assert control.stats.summary(by="task") == []
     (all_of_it,) = control.stats.summary()
     assert (all_of_it.runs, all_of_it.failure_rate, all_of_it.wait.p50) == (0, 0.0, None)
@@ -173,7 +173,7 @@ def test_the_database_counts_by_the_steps_of_the_policy(world, micros):
     assert step == bucket_of(micros)
 
 
-def test_percentiles_are_right_to_about_a_tenth():
+def test_percentiles_are_accurate_to_ten_percent():
     durations = [n * 10_000 for n in range(1, 1001)]
     histogram = merge_histograms({bucket_of(micros): 1} for micros in durations)
     for percent in (50, 95, 99):

@@ -1,4 +1,4 @@
-"""Tokens for the web side: made, listed, checked, revoked; and what is kept of them."""
+"""Access tokens: created, listed, checked, revoked; and what is stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.control.tokens import parse_token_id, to_credential
 from holdfast.errors import ConfigError
 
 
-def test_a_token_is_known_by_its_pass_until_it_is_revoked(control, world):
+def test_token_is_valid_until_revoked(control, world):
     assert not control.tokens.exist()
     info, token = control.tokens.create("operate", "acme", "ada")
     assert (info.may, info.tenant, info.name, parse_token_id(token)) == ("operate", "acme", "ada", info.id)
@@ -22,7 +22,7 @@ def test_a_token_is_known_by_its_pass_until_it_is_revoked(control, world):
     assert [each.revoked_at is not None for each in control.tokens.list()] == [True]
 
 
-def test_neither_the_token_nor_its_pass_is_kept(control, world):
+def test_neither_token_nor_credential_is_stored(control, world):
     _, token = control.tokens.create("read")
     kept = str(world.sql("select id, hash, name, may from {schema}tokens"))
     assert token not in kept
@@ -30,7 +30,7 @@ def test_neither_the_token_nor_its_pass_is_kept(control, world):
     assert to_credential(token) not in kept
 
 
-def test_what_can_not_be_a_token_is_refused(control):
+def test_invalid_token_is_rejected(control):
     with pytest.raises(ConfigError, match="read or operate"):
         control.tokens.create("everything")
     with pytest.raises(ConfigError, match="tenant must not be empty"):

@@ -1,4 +1,4 @@
-"""Why a run isn't running: each reason, with its code, its words, and what it names."""
+"""Why a run isn't running: each reason with its code, text and data."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def open_worker(world, name, **info):
 # Ready
 
 
-def test_nobody_is_alive(control, world):
+def test_no_worker_is_running(control, world):
     assert (why(control, world.add()).code, why(control, world.add()).text) == (
         "no_worker",
         "no worker is running; start one with `holdfast worker`",
     )
 
 
-def test_nobody_serves_the_queue(control, world):
+def test_unserved_queue_names_running_workers(control, world):
     open_worker(world, "mailer", queues=["mail"])
     reason = why(control, world.add())
     assert reason.code == "no_queue"
@@ -47,7 +47,7 @@ def test_nobody_serves_the_queue(control, world):
     assert reason.data == {"queue": "default", "workers": ["mailer"]}
 
 
-def test_nobody_knows_the_task_and_who_is_alive_is_named(control, world):
+def test_unknown_task_names_running_workers(control, world):
     for name in ("ada", "bob"):
         open_worker(world, name, tasks=["other"])
     open_worker(world, "mailer", queues=["mail"], tasks=["task"])
@@ -116,13 +116,13 @@ def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
     assert reason.text.startswith("all process slots of worker ")
 
 
-def test_its_turn_comes(control, world):
+def test_ready_run_names_eligible_workers(control, world):
     open_worker(world, "ada", tasks=["task"], concurrency=1)
     reason = why(control, world.add())
     assert (reason.code, reason.text) == ("next", "ready to be claimed by worker ada")
 
 
-def test_a_worker_whose_lease_is_over_counts_for_nothing(control, world):
+def test_expired_worker_does_not_count(control, world):
     open_worker(world, "ada")
     world.clock.advance(61)
     assert why(control, world.add()).code == "no_worker"
@@ -143,7 +143,7 @@ def limited(world, count=2, **more):
     return runs, world.store.claims.claim_limited("w", [world.lane()], 8)
 
 
-def test_a_full_limit_and_who_holds_its_permits(control, world):
+def test_full_limit_names_its_holders(control, world):
     (first, second), _ = limited(world)
     reason = why(control, second)
     assert reason.code == "limit"
@@ -154,7 +154,7 @@ def test_a_full_limit_and_who_holds_its_permits(control, world):
     assert control.runs.details(control.runs.find(first)).full_limit is None
 
 
-def test_to_one_tenant_the_runs_of_others_that_hold_permits_arent_named(control, world):
+def test_holders_of_other_tenants_are_not_named(control, world):
     (first, second), _ = limited(world, tenant="other")
     id = control.runs.find(second)
     (own,) = control.whys.why(id, "other").reasons
@@ -181,7 +181,7 @@ def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, world):
     assert [reason.code for reason in found.reasons] == ["limit", "paused"]
 
 
-def test_a_worker_that_hasnt_let_go(control, world):
+def test_unreleased_run_names_its_worker(control, world):
     world.session("w")
     claim = world.running("w")
     world.end("w", claim, "timed_out", still_running=1, state="ready")
@@ -192,7 +192,7 @@ def test_a_worker_that_hasnt_let_go(control, world):
 # At work, over, or due later
 
 
-def test_who_has_it_and_since_when(control, world):
+def test_running_run_names_its_worker(control, world):
     open_worker(world, "ada")
     claim = world.running("ada:1")
     reason = why(control, claim.id)
@@ -206,14 +206,14 @@ def test_who_has_it_and_since_when(control, world):
     assert why(control, claim.id).text.endswith("its lease has expired, another worker will recover the run")
 
 
-def test_it_has_ended(control, world):
+def test_finished_run_is_explained(control, world):
     run = world.add()
     world.store.actions.cancel(run, CANCELLED)
     reason = why(control, run)
     assert (reason.code, reason.data["state"]) == ("ended", "cancelled")
 
 
-def test_it_is_due_later_or_tried_again_later(control, world):
+def test_scheduled_and_retrying_runs_are_explained(control, world):
     world.session("w")
     assert why(control, world.add(delay=SECOND)).code == "time"
     claim = world.running("w")
@@ -223,7 +223,7 @@ def test_it_is_due_later_or_tried_again_later(control, world):
     assert reason.text.startswith("attempt 1 failed")
 
 
-def test_what_it_waits_for(database_url):
+def test_waits_are_explained(database_url):
     with Holdfast(database_url) as app:
 
         @app.task(name="wait")
@@ -292,7 +292,7 @@ def test_nodes_and_gates(database_url):
         assert "approve (waiting)" in why(control, nodes["last"]).text
 
 
-def test_a_run_that_isnt_there(control, world):
+def test_missing_run_is_not_found(control, world):
     world.store.prepare()
     with pytest.raises(RunNotFound):
         control.whys.why(new_id())
@@ -309,7 +309,7 @@ def test_limits_tell_what_is_in_use_and_who_waits(control, world):
     assert (counter.key, counter.used, counter.parked) == ("acme", 1, 2)
 
 
-def test_a_limit_that_isnt_there_is_refused_with_those_that_are(control, world):
+def test_unknown_limit_lists_known_limits(control, world):
     limited(world)
     with pytest.raises(ConfigError, match="limit 'two' does not exist; known limits: one"):
         control.limits.list("two")

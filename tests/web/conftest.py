@@ -1,4 +1,4 @@
-"""An app with runs of every kind in its database, and visitors of its web side."""
+"""An app with runs of every kind, and clients of its dashboard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Approval:
 
 
 class Shop:
-    """One app with its runs, by what they are."""
+    """An app with its tasks and clients."""
 
     def __init__(self, url: str) -> None:
         self.app = app = Holdfast(url)
@@ -65,7 +65,7 @@ class Shop:
         self.app.worker(concurrency=4).drain()
 
     def site(self, **settings: Any) -> Any:
-        """The web side; its connections are closed after the test."""
+        """Build the site; its connections are closed after the test."""
         self._sites.append(dashboard(self.app, **settings))
         return self._sites[-1]
 
@@ -75,11 +75,11 @@ class Shop:
         self.app.close()
 
     def visitor(self, may: Any = "operate", tenant: str | None = None) -> Visitor:
-        """A program with a token of its own."""
+        """A client with its own token."""
         return Visitor(self.site(), self.control.tokens.create(may, tenant, f"{may} {tenant}").token)
 
     def browser(self, may: Any = "operate", tenant: str | None = None) -> Visitor:
-        """Somebody who has logged in."""
+        """A client that has logged in."""
         visitor = Visitor(self.site())
         token = self.control.tokens.create(may, tenant, f"{may} {tenant}").token
         answer = visitor.submit("/login", {"token": token})
@@ -98,13 +98,13 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 @pytest.fixture
 def open_visitor(shop: Shop) -> Visitor:
-    """Somebody on this machine, where nobody has made a token."""
+    """A local client of an open dashboard."""
     return Visitor(shop.site(unlocked=True))
 
 
 @pytest.fixture
 def fill(shop: Shop) -> Callable[[], dict[str, Any]]:
-    """Runs of every kind, and who they are."""
+    """Create runs of every kind, by name."""
 
     def fill() -> dict[str, Any]:
         runs = {
@@ -129,7 +129,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
-    """Give a site an address, until the test is over. It looks for changes more often than it would."""
+    """Serve a site during the test, with a short poll interval."""
     monkeypatch.setattr(live, "POLL_INTERVAL_S", 0.1)
     served: list[Served] = []
 

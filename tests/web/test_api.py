@@ -1,4 +1,4 @@
-"""The REST API: what it answers, how it says no, and that its document tells the truth."""
+"""The REST API: responses, problems and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def test_a_run_is_enqueued_once_per_key_and_its_result_can_be_read(shop, open_vi
         ([], 422),
     ],
 )
-def test_what_can_not_be_enqueued_is_refused_with_a_problem(open_visitor, asked, status):
+def test_invalid_enqueue_is_a_problem(open_visitor, asked, status):
     answer = open_visitor.post("/api/v1/runs", asked)
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
     assert {"type", "title", "status", "detail", "code"} <= answer.json.keys()
 
 
-def test_a_task_whose_code_lives_elsewhere_can_be_enqueued(shop, open_visitor):
+def test_remote_task_can_be_enqueued(shop, open_visitor):
     made = open_visitor.post("/api/v1/runs", {"task": "far.away", "args": [1], "remote": True, "queue": "far"})
     info = shop.app.get_run(made.json["id"]).info()
     assert (info.task, info.queue, info.state) == ("far.away", "far", "ready")
 
 
-def test_a_body_that_is_no_json_or_too_large_is_refused(open_visitor, monkeypatch):
+def test_invalid_or_too_large_body_is_rejected(open_visitor, monkeypatch):
     kind = {"content-type": "application/json"}
     assert open_visitor.ask("POST", "/api/v1/events", b"{no", kind).status == 400
     monkeypatch.setattr("holdfast.web.responses.MAX_BODY_BYTES", 100)
     assert open_visitor.ask("POST", "/api/v1/events", b" " * 101, kind).status == 413
 
 
-def test_lists_have_filters_and_go_on_where_they_ended(shop, open_visitor):
+def test_lists_are_filtered_and_paginated(shop, open_visitor):
     ids = [str(run.id) for run in shop.add.enqueue_many([(n, n) for n in range(5)])]
     first = open_visitor.get("/api/v1/runs?limit=3").json
     second = open_visitor.get(f"/api/v1/runs?limit=3&after={first['after']}").json
@@ -75,7 +75,7 @@ def test_lists_have_filters_and_go_on_where_they_ended(shop, open_visitor):
     "query",
     ["limit=0", "limit=201", "limit=x", "state=odd", "colour=red", "task=a&task=b", "after=zz", "created_from=noon"],
 )
-def test_a_query_that_makes_no_sense_is_refused(open_visitor, query):
+def test_invalid_query_is_rejected(open_visitor, query):
     assert open_visitor.get(f"/api/v1/runs?{query}").status in (404, 422)
 
 
@@ -97,7 +97,7 @@ def test_a_run_is_cancelled_retried_and_forked_and_history_says_who(shop, fill):
     assert (forked["kind"], forked["data"]["by"]) == ("forked", "operate None")
 
 
-def test_steps_reasons_and_graphs_are_told(shop, open_visitor, fill):
+def test_steps_reasons_and_graphs_are_returned(shop, open_visitor, fill):
     runs = fill()
     steps = open_visitor.get(f"/api/v1/runs/{runs['waiting'].id}/steps").json
     assert ([step["name"] for step in steps["steps"]], steps["waits"][0]["kind"]) == (["first"], "message")
@@ -109,7 +109,7 @@ def test_steps_reasons_and_graphs_are_told(shop, open_visitor, fill):
 
 
 @pytest.mark.parametrize(("whose", "what", "of"), [("done", "history", "entries"), ("graph", "graph", "nodes")])
-def test_long_stories_come_in_parts(shop, open_visitor, fill, whose, what, of):
+def test_history_is_paginated(shop, open_visitor, fill, whose, what, of):
     at = f"/api/v1/runs/{fill()[whose].id}/{what}"
     whole = open_visitor.get(at).json
     assert (len(whole[of]) > 1, whole["after"]) == (True, None)
@@ -184,7 +184,7 @@ def test_many_runs_are_previewed_retried_and_cancelled_by_a_filter(shop, fill):
     assert visitor.post("/api/v1/bulk/cancel", {"filter": {"tenant": "other"}}).status == 403
 
 
-def test_counts_and_statistics_are_told(shop, open_visitor, fill):
+def test_counts_and_statistics_are_returned(shop, open_visitor, fill):
     fill()
     counts = open_visitor.get("/api/v1/counts").json
     assert counts["states"]["failed"] == {"value": 1, "exact": True}
@@ -213,7 +213,7 @@ def test_the_document_names_every_operation_and_what_it_takes_and_gives(open_vis
         assert name in document["components"]["schemas"]
 
 
-def test_answers_are_as_the_document_says(shop, open_visitor, fill):
+def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     runs = fill()
     document = open_visitor.get("/api/v1/openapi.json").json
     for path, operations in document["paths"].items():
@@ -268,19 +268,19 @@ class Listener:
         return self.heard
 
 
-async def test_who_listens_to_a_run_hears_that_it_changes_and_that_it_is_over(shop, open_visitor, monkeypatch):
+async def test_run_stream_reports_changes_and_the_end(shop, open_visitor, monkeypatch):
     monkeypatch.setattr("holdfast.web.api.live.POLL_INTERVAL_S", 0.01)
     run = await shop.add.aenqueue(1, 2)
     heard = await Listener(open_visitor, f"/api/v1/runs/{run.id}/live").hear(3, shop.drain)
     assert (heard[0], heard[1], heard[-1]) == ("now", "changed", "over")
 
 
-async def test_who_listens_to_all_hears_of_new_runs(shop, open_visitor, monkeypatch):
+async def test_list_stream_reports_new_runs(shop, open_visitor, monkeypatch):
     monkeypatch.setattr("holdfast.web.api.live.POLL_INTERVAL_S", 0.01)
     heard = await Listener(open_visitor, "/api/v1/live").hear(2, lambda: shop.add.enqueue(1, 2))
     assert heard == ["now", "changed"]
 
 
-def test_only_so_many_may_listen(open_visitor, monkeypatch):
+def test_number_of_listeners_is_bounded(open_visitor, monkeypatch):
     monkeypatch.setattr("holdfast.web.api.live.MAX_LISTENERS", 0)
     assert open_visitor.get("/api/v1/live").status == 503

@@ -1,4 +1,4 @@
-"""What operators do with the dashboard, in a real Chromium, with a mouse or with keys alone."""
+"""Operator workflows in a real Chromium, with mouse or keyboard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def off_loop(what: Callable[..., Any], *args: Any) -> Any:
 
 
 async def mark(page: Page) -> None:
-    """Leave something in the page that is gone when it is loaded anew."""
+    """Mark the page; a reload removes the mark."""
     await page.evaluate("window.never_reloaded = true")
 
 
@@ -49,7 +49,7 @@ async def assert_never_reloaded(page: Page) -> None:
     assert await page.evaluate("window.never_reloaded === true")
 
 
-async def test_a_failed_run_is_found_understood_retried_and_seen_to_finish(shop, page):
+async def test_operator_finds_retries_and_follows_failed_run(shop, page):
     healed = threading.Event()
 
     @shop.app.task(name="charge", retry=Retry(max_attempts=1))
@@ -84,7 +84,7 @@ async def test_a_failed_run_is_found_understood_retried_and_seen_to_finish(shop,
     await assert_never_reloaded(page)
 
 
-async def test_a_gate_is_opened_by_its_form_and_the_graph_goes_on(shop, page):
+async def test_gate_is_approved_by_its_form_and_the_graph_continues(shop, page):
     run = await off_loop(shop.graph)
     await off_loop(shop.drain)
     await page.goto("/gates")
@@ -99,7 +99,7 @@ async def test_a_gate_is_opened_by_its_form_and_the_graph_goes_on(shop, page):
 
 
 @on_one_database
-async def test_what_was_typed_stays_when_the_page_changes_around_it(shop, page):
+async def test_typed_text_survives_a_page_update(shop, page):
     await off_loop(shop.graph)
     await off_loop(shop.drain)
     await page.goto("/gates")
@@ -116,7 +116,7 @@ async def test_what_was_typed_stays_when_the_page_changes_around_it(shop, page):
 
 @on_one_database
 @pytest.mark.parametrize("words", ["Approve", "Reject"])
-async def test_the_focus_stays_where_it_was_among_many_that_look_the_same(shop, page, words):
+async def test_focus_stays_among_identical_elements(shop, page, words):
     for _ in range(2):
         await off_loop(shop.graph)
     await off_loop(shop.drain)
@@ -219,7 +219,7 @@ async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, 
 
 
 async def press_until(page: Page, key: str, wanted: Any, most: int = 60) -> None:
-    """Go on with a key until something has the focus; what is shown may be drawn anew meanwhile."""
+    """Press a key until an element has the focus; the page may be updated meanwhile."""
     for _ in range(most):
         await page.keyboard.press(key)
         if await wanted.evaluate("(it) => it === document.activeElement"):

@@ -1,4 +1,4 @@
-"""Every page in a real Chromium: on a phone, without JavaScript, for those who see badly, with hostile words in it."""
+"""Every page in a real Chromium: phone width, no JavaScript, accessibility, hostile text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
 @pytest.fixture(scope="module", params=["none", "large"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Every page, with nothing and with much in it."""
+    """Every page, empty and full."""
     app = Holdfast(f"sqlite:///{tmp_path_factory.mktemp('place') / 'holdfast.db'}")
     showcase = Showcase(app)
     if request.param == "large":
@@ -58,7 +58,7 @@ async def window(browser: Browser, url: str, **settings: Any) -> AsyncIterator[P
     await context.close()
 
 
-async def test_no_page_has_a_nameless_part_faint_words_or_a_jumping_focus(browser, place):
+async def test_pages_pass_the_accessibility_audit(browser, place):
     findings = {}
     async with window(browser, place.url) as page:
         for path in place.paths:

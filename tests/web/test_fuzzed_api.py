@@ -24,7 +24,7 @@ NAMES = {"gate": "approve", "queue": "default", "schedule": "nightly"}
 
 
 def fuzz(shop: Any, runs: dict[str, Any], examples: int) -> int:
-    """Ask for every operation of the document; how many requests that were."""
+    """Call every operation of the document, and return the number of requests."""
     ids = [str(run.id) for run in runs.values()]
     token = shop.control.tokens.create("operate").token
     asked = 0
@@ -53,10 +53,10 @@ def fuzz(shop: Any, runs: dict[str, Any], examples: int) -> int:
     return asked
 
 
-def test_what_the_document_makes_up_is_answered_as_it_says(shop, fill):
+def test_generated_requests_match_the_document(shop, fill):
     assert fuzz(shop, fill(), 6) > 150
 
 
 @pytest.mark.slow
-def test_very_much_of_what_the_document_makes_up_is_answered_as_it_says(shop, fill):
+def test_many_generated_requests_match_the_document(shop, fill):
     assert fuzz(shop, fill(), 150) > 3_000

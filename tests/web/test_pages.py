@@ -1,4 +1,4 @@
-"""The dashboard's pages as they come from the server: what they show, and what their forms do."""
+"""The dashboard's pages as served: contents and forms."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("path", PLAIN)
-def test_an_empty_page_tells_what_to_do(open_visitor, path):
+def test_empty_page_says_what_to_do(open_visitor, path):
     answer = open_visitor.get(path)
     assert answer.status == 200
     assert re.search(r"<pre|No failed runs", answer.text), "nothing to type"
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/tasks", 404), ("POST", "/runs", 405)])
-def test_a_browser_is_shown_a_page_where_there_is_none(open_visitor, method, path, status):
+def test_unknown_page_shows_html_error(open_visitor, method, path, status):
     answer = open_visitor.ask(method, path, headers={"accept": "text/html,*/*;q=0.8"})
     assert (answer.status, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
     assert "Go to overview" in answer.text
     assert ("allow" in answer.headers) == (status == 405)
 
 
-def test_what_users_wrote_is_text_everywhere(shop, open_visitor, fill):
+def test_user_text_is_escaped_everywhere(shop, open_visitor, fill):
     runs = fill()
     nasty = NASTY.replace("\n", "")
     run = shop.app.remote(nasty, queue=nasty[:20]).options(tenant=nasty, tags=[nasty], unique=nasty).enqueue(nasty)
@@ -66,7 +66,7 @@ def test_what_users_wrote_is_text_everywhere(shop, open_visitor, fill):
     assert nasty in Reader(open_visitor.get(f"/runs/{runs['failed'].id}").text).text
 
 
-def test_a_run_shows_what_happened_to_it(shop, open_visitor, fill):
+def test_run_page_shows_its_history(shop, open_visitor, fill):
     runs = fill()
     failed = Reader(open_visitor.get(f"/runs/{runs['failed'].id}").text).text
     assert "ValueError" in failed
@@ -84,7 +84,7 @@ def test_long_values_are_folded(shop, open_visitor):
     assert re.search(r"<details class=\"value\"><summary>Arguments", text)
 
 
-def test_the_filters_of_a_list_stand_in_its_address(shop, open_visitor, fill):
+def test_filters_are_part_of_the_url(shop, open_visitor, fill):
     runs = fill()
     failed, done = str(runs["failed"].id), str(runs["done"].id)
     for query in ("state=failed", "task=boom", "error=onerror", f"id_prefix={failed}", "state=failed&tenant=acme"):
@@ -98,7 +98,7 @@ def test_the_filters_of_a_list_stand_in_its_address(shop, open_visitor, fill):
         assert open_visitor.get(f"/runs?{wrong}").status == 422
 
 
-def test_a_long_list_goes_on(shop, open_visitor):
+def test_long_list_continues_on_the_next_page(shop, open_visitor):
     ids = [str(run.id) for run in shop.add.enqueue_many([(n, n) for n in range(60)])]
     first = open_visitor.get("/runs?task=add").text
     following = re.search(r'href="([^"]+)" rel="next"', first)
@@ -139,7 +139,7 @@ def test_the_forms_of_a_run_do_what_they_say(shop, fill):
     assert "by operate None" in page
 
 
-def test_a_gate_is_opened_by_its_form(shop, fill):
+def test_gate_is_approved_by_its_form(shop, fill):
     runs = fill()
     browser = shop.browser()
     at, gate = f"/runs/{runs['graph'].id}/gate", {"gate": "approve", "back": "gates"}
@@ -155,7 +155,7 @@ def test_a_gate_is_opened_by_its_form(shop, fill):
     assert runs["graph"].result(timeout=10)["approve"] == {"ok": True, "amount": 5, "note": "fine"}
 
 
-def test_a_gate_is_let_fail_by_its_form(shop, fill):
+def test_gate_is_rejected_by_its_form(shop, fill):
     runs = fill()
     browser = shop.browser()
     at = f"/runs/{runs['graph'].id}"

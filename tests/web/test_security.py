@@ -1,4 +1,4 @@
-"""Who may come in, and to what: every route of the API, every page and every form, by their tables."""
+"""Authentication and authorization of every route, page and form."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MORE = [("GET", path) for path in ("/metrics", "/api/v1/openapi.json", "/api/v1/
 
 
 def filled(path: str, id: object) -> str:
-    """An address of a route, with some run's id and other names in it."""
+    """Fill the placeholders of a route."""
     return re.sub(r"\{\w+(:path)?\}", "name", path.replace("{id}", str(id)))
 
 
 def routes(id: object) -> list[tuple[str, str]]:
-    """Everything that can be asked for, but the login and the files."""
+    """All routes except login and static files."""
     api = [(each.method, filled(PREFIX + each.path, id)) for each in OPERATIONS]
     pages = [("GET", filled(each.path, id)) for each in PAGES] + [("POST", filled(each.path, id)) for each in ACTIONS]
     return api + pages + [(method, filled(path, id)) for method, path in MORE]
@@ -35,14 +35,14 @@ def ask(visitor: Visitor, method: str, path: str, **headers: str):
     return visitor.post(path, {}, **headers) if path.startswith(PREFIX) else visitor.submit(path, {}, **headers)
 
 
-def test_without_a_token_every_route_says_401_as_soon_as_there_is_one(shop):
+def test_every_route_requires_authentication_once_a_token_exists(shop):
     stranger = Visitor(shop.site(unlocked=True))
     shop.control.tokens.create("read")
     answers = {route: ask(stranger, *route).status for route in routes(uuid4())}
     assert {route: status for route, status in answers.items() if status != 401} == {}
 
 
-def test_a_wrong_a_revoked_and_a_cookie_made_up_are_no_tokens(shop):
+def test_invalid_credentials_are_rejected(shop):
     visitor = shop.visitor()
     assert visitor.get("/api/v1/runs").status == 200
     wrong = visitor.token[:-1] + ("A" if visitor.token[-1] != "A" else "B")
@@ -90,14 +90,14 @@ def test_runs_of_other_tenants_are_not_there(shop, fill):
     assert str(foreign) not in visitor.get("/").text
 
 
-def test_what_is_about_all_tenants_is_not_for_one(shop):
+def test_tenant_token_cannot_access_global_resources(shop):
     visitor = shop.visitor("operate", "acme")
     whole = [(each.method, filled(PREFIX + each.path, uuid4())) for each in OPERATIONS if each.all_tenants]
     whole += [("GET", each.path) for each in PAGES if each.all_tenants] + [("GET", "/metrics")]
     assert {ask(visitor, *route).status for route in whole} == {403}
 
 
-def test_what_a_tenant_makes_is_its_own(shop):
+def test_new_runs_belong_to_the_tenant(shop):
     visitor = shop.visitor("operate", "acme")
     made = visitor.post("/api/v1/runs", {"task": "add", "args": [1, 2]})
     assert visitor.get(f"/api/v1/runs/{made.json['id']}").json["info"]["tenant"] == "acme"
@@ -114,11 +114,11 @@ def test_a_foreign_host_is_refused(open_visitor, host):
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8787", "[::1]:8787"])
-def test_a_host_of_this_machine_is_taken(open_visitor, host):
+def test_loopback_host_is_accepted(open_visitor, host):
     assert open_visitor.get("/api/v1/runs", host=host).status == 200
 
 
-def test_names_that_were_given_are_taken_and_other_addresses_only_with_tokens(shop):
+def test_allowed_hosts_are_accepted(shop):
     visitor = shop.visitor()
     named = Visitor(shop.site(hosts=["ops.example.org"]), visitor.token)
     assert named.get("/", host="ops.example.org").status == 200
@@ -127,18 +127,18 @@ def test_names_that_were_given_are_taken_and_other_addresses_only_with_tokens(sh
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost", f"ftp://{HOST}", "http://[::1"])
-def test_what_comes_from_another_site_changes_nothing(open_visitor, origin):
+def test_cross_origin_request_changes_nothing(open_visitor, origin):
     for route in [route for route in routes(uuid4()) if route[0] == "POST"]:
         assert ask(open_visitor, *route, origin=origin).status == 403
     assert open_visitor.submit("/login", {"token": "x"}, origin=origin).status == 403
 
 
-def test_a_browser_that_says_cross_site_changes_nothing(open_visitor):
+def test_cross_site_request_changes_nothing(open_visitor):
     answer = open_visitor.post("/api/v1/events", {"name": "e"}, sec_fetch_site="cross-site")
     assert (answer.status, answer.json["code"]) == (403, "cross_site")
 
 
-def test_a_form_needs_an_origin_and_the_key_of_the_login(shop, fill):
+def test_form_needs_origin_and_csrf_token(shop, fill):
     id = fill()["waiting"].id
     browser, stranger = shop.browser(), shop.browser()
     forms = ({}, {"csrf_token": ""}, {"csrf_token": "0" * 64}, {"csrf_token": stranger.csrf_token()})
@@ -178,7 +178,7 @@ def test_a_login_gives_a_cookie_that_only_this_site_can_use(shop):
     assert visitor.submit("/login", {"token": "wrong"}).status == 401
 
 
-def test_a_login_leads_to_the_view_that_was_asked_for(shop):
+def test_login_returns_to_the_requested_page(shop):
     visitor = Visitor(shop.site())
     token = shop.control.tokens.create("read").token
     page = visitor.get("/runs?state=failed&task=x").text
@@ -187,14 +187,14 @@ def test_a_login_leads_to_the_view_that_was_asked_for(shop):
     assert answer.headers["location"] == "/runs?state=failed&task=x"
 
 
-def test_who_logs_in_by_tls_has_a_cookie_that_goes_by_tls_only(shop):
-    """Also where something in front of us speaks it."""
+def test_tls_login_sets_a_secure_cookie(shop):
+    """Also behind a TLS proxy."""
     token = shop.control.tokens.create("read").token
     answer = Visitor(shop.site()).submit("/login", {"token": token}, origin=f"https://{HOST}")
     assert "Secure" in answer.headers["set-cookie"]
 
 
-def test_a_token_in_the_address_is_none(shop):
+def test_token_in_the_url_is_ignored(shop):
     visitor = shop.visitor()
     stranger = Visitor(visitor.site)
     for name in ("token", "access_token", "authorization", "holdfast_login"):
@@ -202,7 +202,7 @@ def test_a_token_in_the_address_is_none(shop):
         assert stranger.get(f"/?{name}={visitor.token}").status == 401
 
 
-def test_two_hosts_are_none(open_visitor):
+def test_two_host_headers_are_rejected(open_visitor):
     class Twice(dict):
         def items(self):
             return [*super().items(), ("Host", "evil.example")]
@@ -214,7 +214,7 @@ def test_two_hosts_are_none(open_visitor):
 
 
 @pytest.mark.parametrize("following", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
-def test_a_login_leads_nowhere_else(shop, following):
+def test_login_redirects_only_within_the_site(shop, following):
     token = shop.control.tokens.create("read").token
     answer = Visitor(shop.site()).submit("/login", {"token": token, "next": following})
     assert answer.headers["location"] == "/"
@@ -228,7 +228,7 @@ def test_logging_out_takes_the_cookie_away(shop, fill):
     assert 'holdfast_login=""' in answer.headers["set-cookie"]
 
 
-def test_every_answer_tells_browsers_to_be_careful(open_visitor):
+def test_every_response_has_security_headers(open_visitor):
     for path in ("/", "/runs", "/login", "/api/v1/runs", "/nowhere", "/static/style.css", "/metrics"):
         headers = open_visitor.get(path).headers
         assert "script-src 'self'" in headers["content-security-policy"]
@@ -258,7 +258,7 @@ def test_secrets_are_not_shown(shop, monkeypatch, fill):
             assert not any(row.hash in text for row in kept)
 
 
-def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypatch):
+def test_unexpected_error_reveals_nothing(shop, open_visitor, monkeypatch):
     def broken(self: object) -> None:
         raise RuntimeError("secret words")
 
@@ -270,9 +270,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypa
         assert "Traceback" not in answer.text
 
 
-def test_a_database_that_is_away_is_told_without_its_words_and_logged_in_one_line(
-    shop, open_visitor, monkeypatch, caplog
-):
+def test_unavailable_database_is_reported_without_details(shop, open_visitor, monkeypatch, caplog):
     from holdfast.errors import StoreUnavailable
 
     def away(self: object) -> None:

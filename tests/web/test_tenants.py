@@ -1,4 +1,4 @@
-"""Who has a token of one tenant sees and changes that tenant's runs only, whichever way is tried."""
+"""A tenant's token reads and changes only that tenant's runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def foreign(runs):
     return runs["other"]
 
 
-def test_a_foreign_run_is_answered_as_one_that_was_never_made(shop, foreign):
+def test_foreign_run_looks_like_a_missing_run(shop, foreign):
     visitor = shop.visitor("operate", "acme")
     never = uuid4()
     about_a_run = [path for method, path in routes(never) if method == "GET" and str(never) in path]
@@ -50,7 +50,7 @@ def test_forms_about_a_foreign_run_change_nothing(shop, runs, foreign):
     assert shop.control.runs.details(foreign.id) == before
 
 
-def test_what_is_about_all_tenants_cant_be_changed_by_a_form_of_one(shop, runs):
+def test_tenant_form_cannot_change_global_resources(shop, runs):
     browser = shop.browser("operate", "acme")
     key = browser.csrf_token()
     whole = [action.path for action in ACTIONS if action.all_tenants]
@@ -61,7 +61,7 @@ def test_what_is_about_all_tenants_cant_be_changed_by_a_form_of_one(shop, runs):
 
 
 @pytest.mark.parametrize("given", [{}, {"queue": "default"}, {"task": "later"}])
-def test_acts_on_many_runs_are_on_those_of_the_tenant(shop, given):
+def test_bulk_actions_stay_within_the_tenant(shop, given):
     later = shop.app.remote("later")
     own, other = (later.options(tenant=tenant, delay=3600).enqueue() for tenant in ("acme", "other"))
     visitor = shop.visitor("operate", "acme")
@@ -78,7 +78,7 @@ def test_acts_on_many_runs_are_on_those_of_the_tenant(shop, given):
     assert "cancelled" not in [entry.kind for entry in other.history()]
 
 
-def test_the_page_of_acts_on_many_runs_is_about_those_of_the_tenant(shop, runs):
+def test_bulk_page_is_limited_to_the_tenant(shop, runs):
     other = shop.add.options(tenant="other", delay=3600).enqueue(1, 2)
     browser = shop.browser("operate", "acme")
     assert str(other.id) not in browser.get("/bulk?verb=cancel&tenant=other").text
@@ -114,7 +114,7 @@ def test_gates_of_others_are_neither_listed_nor_opened(shop):
     assert {gate.state for gate in shop.control.graphs.gates(theirs.id)} == {"waiting"}
 
 
-def test_an_event_of_one_tenant_isnt_heard_by_others(shop):
+def test_event_of_one_tenant_does_not_reach_others(shop):
     visitor = shop.visitor("operate", "acme")
     assert visitor.post("/api/v1/events", {"name": "e"}).status == 200
     assert visitor.post("/api/v1/events", {"name": "e", "tenant": "acme"}).status == 200
@@ -131,7 +131,7 @@ def test_a_key_or_a_unique_name_of_another_tenant_is_free(shop):
     assert second.json["id"] != first["id"]
 
 
-def test_what_is_looked_at_isnt_changed(shop, runs, open_visitor):
+def test_reading_changes_nothing(shop, runs, open_visitor):
     """No GET writes anything."""
     before = content(shop)
     for run in runs.values():
@@ -143,7 +143,7 @@ def test_what_is_looked_at_isnt_changed(shop, runs, open_visitor):
 
 
 def content(shop):
-    """All that there is."""
+    """Everything visible."""
     line = shop.app.store.database.connection("client")
     found = {}
     for table in TABLES:
@@ -163,7 +163,7 @@ def test_the_overview_of_one_tenant_has_no_counts_of_all(shop, runs):
     assert 'action="/queues"' in shop.visitor("operate").get("/").text
 
 
-def test_who_gives_a_wrong_token_isnt_let_in_where_none_is_needed(shop):
+def test_wrong_token_is_rejected_on_an_open_dashboard(shop):
     site = shop.site(unlocked=True)
     assert Visitor(site).get("/api/v1/runs").status == 200
     assert Visitor(site, "wrong").get("/api/v1/runs").status == 401

@@ -16,6 +16,13 @@ from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
 from holdfast.store.stats import HOUR_US, MINUTE_US, StatsBucket, merge_buckets
 
+GroupBy: TypeAlias = Literal["all", "task", "queue"]
+Interval: TypeAlias = Literal["minute", "hour"]
+
+INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
+MAX_INTERVALS = 1500
+LIVE_WINDOW_US = 10 * MINUTE_US
+"""Minutes that no worker has aggregated yet are aggregated on request, this far back."""
 MAX_COUNTED = 10_000
 """Matching runs are counted up to this number."""
 MAX_PAGES = 20
@@ -82,15 +89,6 @@ def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int,
     by_state = into.setdefault(name, {})
     before = by_state.get(state, Estimate(0))
     by_state[state] = Estimate(before.value + runs, before.exact and exact)
-
-
-GroupBy: TypeAlias = Literal["all", "task", "queue"]
-Interval: TypeAlias = Literal["minute", "hour"]
-
-INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
-MAX_INTERVALS = 1500
-LIVE_WINDOW_US = 10 * MINUTE_US
-"""Minutes that no worker has aggregated yet are aggregated on request, this far back."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -165,7 +163,7 @@ class StatsControl:
         """
         size = INTERVALS_US[span]
         since, until = self._window(last, size)
-        return self._spans(self._tallies(since, until, size), since, until, size, by, name)
+        return self._spans(self._buckets(since, until, size), since, until, size, by, name)
 
     def summary(
         self, *, last: Duration = timedelta(hours=1), by: GroupBy = "all", name: str | None = None
@@ -173,7 +171,7 @@ class StatsControl:
         """Return the statistics of the whole period, by name."""
         size = MINUTE_US if to_micros(last, "last") <= 24 * HOUR_US else HOUR_US
         since, until = self._window(last, size)
-        return self._sums(self._tallies(since, until, size), since, until, by, name)
+        return self._sums(self._buckets(since, until, size), since, until, by, name)
 
     def lately(self, last: Duration = timedelta(hours=1)) -> RecentStats:
         """Return all views of a recent period with one read."""
@@ -211,8 +209,8 @@ class StatsControl:
         groups: dict[tuple[int, str | None], list[StatsBucket]] = {}
         if by == "all":
             groups = {(at, None): [] for at in range(since, until, size)}
-        for key, tally in self._named(found, by, name):
-            groups.setdefault((tally.at // size * size, key), []).append(tally)
+        for key, bucket in self._named(found, by, name):
+            groups.setdefault((bucket.at // size * size, key), []).append(bucket)
         ordered = sorted(groups, key=lambda key: (key[0], key[1] or ""))
         return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
 
@@ -220,8 +218,8 @@ class StatsControl:
         self, found: Sequence[StatsBucket], since: int, until: int, by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
         groups: dict[str | None, list[StatsBucket]] = {None: []} if by == "all" else {}
-        for key, tally in self._named(found, by, name):
-            groups.setdefault(key, []).append(tally)
+        for key, bucket in self._named(found, by, name):
+            groups.setdefault(key, []).append(bucket)
         names = sorted(groups, key=lambda key: key or "")
         return [_stats(key, since, until - since, groups[key]) for key in names]
 
@@ -234,36 +232,36 @@ class StatsControl:
         until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 
-    def _tallies(self, since: int, until: int, size: int) -> list[StatsBucket]:
+    def _buckets(self, since: int, until: int, size: int) -> list[StatsBucket]:
         """Read the aggregates, and aggregate the minutes that are missing."""
-        tallies = self._store.stats
-        hours_until = since if size == MINUTE_US else min(max(tallies.aggregated_until(HOUR_US), since), until)
-        counted = min(max(tallies.aggregated_until(MINUTE_US), hours_until), until)
+        stats = self._store.stats
+        hours_until = since if size == MINUTE_US else min(max(stats.aggregated_until(HOUR_US), since), until)
+        counted = min(max(stats.aggregated_until(MINUTE_US), hours_until), until)
         fresh = max(counted, until - size - LIVE_WINDOW_US)
         return [
-            *(tallies.read(HOUR_US, since, hours_until) if size == HOUR_US else ()),
-            *tallies.read(MINUTE_US, hours_until, counted),
-            *tallies.live(fresh, until),
+            *(stats.read(HOUR_US, since, hours_until) if size == HOUR_US else ()),
+            *stats.read(MINUTE_US, hours_until, counted),
+            *stats.live(fresh, until),
         ]
 
     def _named(
         self, found: Iterable[StatsBucket], by: GroupBy, name: str | None
     ) -> Sequence[tuple[str | None, StatsBucket]]:
-        """Pair tallies with their task or queue, without those of graphs and gates."""
+        """Pair buckets with their task or queue, without those of graphs and gates."""
         lanes = self._store.lanes.refresh()
         named: list[tuple[str | None, StatsBucket]] = []
-        for tally in found:
-            queue, task = lanes.get(tally.lane, (GRAPH_QUEUE, ""))
+        for bucket in found:
+            queue, task = lanes.get(bucket.lane, (GRAPH_QUEUE, ""))
             key = {"all": None, "task": task, "queue": queue}[by]
             if queue != GRAPH_QUEUE and name in (None, key):
-                named.append((key, tally))
+                named.append((key, bucket))
         return named
 
 
 def _stats(name: str | None, at: int, length: int, some: Sequence[StatsBucket]) -> Stats:
     by_state: dict[str, int] = {}
-    for tally in some:
-        by_state[tally.state] = by_state.get(tally.state, 0) + tally.runs
+    for bucket in some:
+        by_state[bucket.state] = by_state.get(bucket.state, 0) + bucket.runs
     return Stats(
         name=name,
         since=to_datetime(at),
@@ -271,8 +269,8 @@ def _stats(name: str | None, at: int, length: int, some: Sequence[StatsBucket]) 
         runs=sum(by_state.values()),
         failed=by_state.get("failed", 0),
         cancelled=by_state.get("cancelled", 0),
-        wait=_times(merge_histograms(tally.waits for tally in some)),
-        run=_times(merge_histograms(tally.takes for tally in some)),
+        wait=_times(merge_histograms(bucket.waits for bucket in some)),
+        run=_times(merge_histograms(bucket.takes for bucket in some)),
     )
 
 

@@ -1,7 +1,7 @@
 """Build a form from a JSON Schema, and turn its submitted fields back into a value. Types that a form can't show are
 entered as JSON.
 
-The value gets its shape here; whoever receives it validates it against the schema.
+The value gets its shape here; the gate validates it against the schema.
 """
 
 from __future__ import annotations

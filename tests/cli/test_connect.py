@@ -1,4 +1,4 @@
-"""What the app says counts wherever a command works: its code, limits, codec, sizes and schema."""
+"""The app's settings apply to every command: code, limits, codec, sizes and schema."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_app_makes_runs_in_another_database_as_in_its_own(shell, hidden, tmp_
         assert [limit.name for limit in control.limits.list()] == ["one"]
 
 
-def test_a_machine_is_begun_by_the_name_and_the_fields_of_a_state(shell, hidden):
+def test_machine_is_enqueued_by_state_name_and_fields(shell, hidden):
     given = '{"state": "Greet", "fields": {"name": "Ada"}}'
     for words in ([given], ["--args", given]):
         result = shell("enqueue", "signup", *words, "--app", target(hidden))
@@ -156,7 +156,7 @@ class TestSchemas:
         assert [run["id"] for run in found] == [made["id"]]
 
     @pytest.mark.parametrize("remote", [[], ["--remote"]])
-    def test_what_is_given_counts_more_than_the_apps(self, shell, ours, remote):
+    def test_options_override_the_app(self, shell, ours, remote):
         url = ours.app.url
         made = shell.json("enqueue", "first", "x", "--app", target(ours), "--schema", "theirs", *remote)
         assert [run["id"] for run in shell.json("runs", "--url", url, "--schema", "theirs")] == [made["id"]]
@@ -168,7 +168,7 @@ class TestSchemas:
         assert "the app sets its own schema, ours: omit --schema" in result.stderr
 
 
-def test_who_forked_and_who_sent_is_in_the_history(shell, voyages):
+def test_history_names_operator_of_fork_and_message(shell, voyages):
     shell("send", voyages.waiting, "orders", "1", "--url", voyages.url, "--by", "ada")
     made = shell.json("fork", voyages.failed, "--url", voyages.url)
     with Holdfast(voyages.url) as app:

@@ -1,4 +1,4 @@
-"""What `show` draws of durable functions, and how other commands tell of them."""
+"""`show` of durable functions, and how other commands show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Holdfast
-from tests.cli.test_everywhere import on_a_terminal
+from tests.cli.test_all_commands import on_a_terminal
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -50,7 +50,7 @@ def test_children_hang_below_the_call_that_made_them_with_their_states_and_error
     assert " ".join(why) == "RuntimeError: a broken oar"
 
 
-def test_what_a_run_waits_for_stands_on_top_and_at_the_end(shell, voyages):
+def test_waits_are_shown_at_the_top_and_at_the_end(shell, voyages):
     told = fields(shell, voyages, voyages.waiting)
     assert told["state"] == "waiting"
     assert re.fullmatch(
@@ -60,7 +60,7 @@ def test_what_a_run_waits_for_stands_on_top_and_at_the_end(shell, voyages):
     assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waiting for']}"
 
 
-def test_what_has_come_is_told_until_the_run_goes_on(shell, voyages):
+def test_resolved_wait_is_shown_until_the_run_resumes(shell, voyages):
     shell("send", voyages.waiting, "orders", "1", "--url", voyages.url)
     assert "resolved" in fields(shell, voyages, voyages.waiting)["waiting for"]
     voyages.work()
@@ -68,7 +68,7 @@ def test_what_has_come_is_told_until_the_run_goes_on(shell, voyages):
     assert re.fullmatch(r"event lighthouse-Brest, since .* ago\)", told)
 
 
-def test_a_failure_is_told_below_its_attempt_and_undone_steps_are_marked(shell, voyages):
+def test_failure_is_shown_below_its_attempt_and_undone_steps_are_marked(shell, voyages):
     lines = story(shell, voyages, voyages.failed)
     assert any(re.search(r"  load +[\d.]+ m?s  undone  ", line) for line in lines)
     assert any(re.search(r"  undone load ", line) for line in lines)
@@ -77,7 +77,7 @@ def test_a_failure_is_told_below_its_attempt_and_undone_steps_are_marked(shell, 
     assert fields(shell, voyages, voyages.failed)["state"] == "failed"
 
 
-def test_a_run_that_undoes_tells_how_it_will_end(shell, voyages):
+def test_undoing_run_shows_its_final_state(shell, voyages):
     told = fields(shell, voyages, voyages.undoing)
     assert (told["state"], told["will end"]) == ("undoing", "cancelled, when its compensations have run")
     assert "recalled" in told["error"]
@@ -88,7 +88,7 @@ def test_a_child_names_its_parent(shell, voyages):
     assert fields(shell, voyages, child)["parent"] == str(voyages.waiting)
 
 
-def test_a_fork_tells_what_it_took_over(shell, voyages):
+def test_fork_history_names_its_source(shell, voyages):
     fork = shell("fork", voyages.waiting, "--from", "sleep tide", "--url", voyages.url).stdout.strip()
     lines = story(shell, voyages, fork)
     assert f"from run {voyages.waiting} at sleep tide, 3 checkpoints kept" in lines[1]
@@ -129,7 +129,7 @@ def test_the_tree_fits_a_terminal(shell, voyages, columns):
             assert "nobody had foreseen" in " ".join(re.sub(r"[│├└─]", " ", tree).split())
 
 
-def test_colours_say_nothing_that_words_do_not(shell, voyages):
+def test_color_is_never_the_only_signal(shell, voyages):
     asked = ("show", str(voyages.waiting), "--url", voyages.url)
     coloured, plain = (on_a_terminal(shell, *asked, **size)[1] for size in ({}, {"NO_COLOR": "1"}))
     assert "\x1b[3" in coloured
@@ -138,7 +138,7 @@ def test_colours_say_nothing_that_words_do_not(shell, voyages):
     assert without_times.sub("", COLOURS.sub("", coloured)) == without_times.sub("", COLOURS.sub("", plain))
 
 
-def test_what_users_wrote_in_steps_can_not_command_the_terminal(shell, voyages):
+def test_step_text_cannot_control_the_terminal(shell, voyages):
     for written in (
         on_a_terminal(shell, "show", str(voyages.waiting), "--url", voyages.url)[1],
         shell.run("show", voyages.waiting, "--url", voyages.url).stdout,

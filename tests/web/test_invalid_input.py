@@ -1,4 +1,4 @@
-"""Pages and forms that are given nonsense say so: none of them breaks, and none tells how it is made."""
+"""Pages and forms report invalid input and reveal nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sent(text: str) -> str:
     return quote(text.encode("utf-8", "surrogatepass"))
 
 
-def test_a_page_that_is_asked_for_nonsense_says_so(shop, open_visitor, fill):
+def test_page_reports_invalid_parameters(shop, open_visitor, fill):
     id = fill()["waiting"].id
     for page in PAGES:
         path = filled(page.path, id)
@@ -40,7 +40,7 @@ def test_a_page_that_is_asked_for_nonsense_says_so(shop, open_visitor, fill):
                 assert "Traceback" not in answer.text
 
 
-def test_a_form_that_is_filled_with_nonsense_says_so(shop, fill):
+def test_invalid_form_input_is_reported(shop, fill):
     runs = fill()
     browser = shop.browser()
     key = browser.csrf_token()

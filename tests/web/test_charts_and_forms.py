@@ -1,4 +1,4 @@
-"""Timelines, pictures of graphs and forms from schemas: what is computed for the pages."""
+"""Timelines, graph layouts and schema forms as computed for the pages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def node(name: str, layer: int, needs: tuple[str, ...] = (), state: str = "done"
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def test_a_picture_has_layers_from_left_to_right_and_an_arrow_per_need():
+def test_layout_has_layers_from_left_to_right_and_an_arrow_per_dependency():
     picture = layout_graph(GraphInfo(uuid4(), {}, [node("a", 1), node("b", 2, ("a",)), node("c", 2, ("a",))]))
     places = {box.label: (box.x, box.y) for box in picture.boxes}
     assert places["a"][0] < places["b"][0] == places["c"][0]
@@ -79,7 +79,7 @@ def test_many_nodes_that_are_alike_are_one_box_that_shows_the_worst():
     assert len(picture.arrows) == 2
 
 
-def test_a_picture_that_would_be_too_large_is_cut_and_says_so():
+def test_large_layout_is_truncated_and_says_so():
     picture = layout_graph(GraphInfo(uuid4(), {}, [node(f"n{n}", 1, task=f"t{n}") for n in range(MAX_BOXES + 7)]))
     assert (len(picture.boxes), picture.omitted) == (MAX_BOXES, 7)
 
@@ -96,7 +96,7 @@ class Answer:
     more: list[int] | None = None
 
 
-def test_a_form_asks_for_each_part_of_a_type_and_gives_it_back():
+def test_form_has_a_field_per_property_and_rebuilds_the_value():
     schema = msgspec.json.schema(Answer)
     assert [(field.name, field.kind, field.required) for field in form_fields(schema)] == [
         ("ok", "boolean", True), ("amount", "integer", True), ("size", "choice", True), ("note", "long", False),
@@ -127,7 +127,7 @@ def test_a_gate_without_a_type_takes_any_json_or_nothing():
     ("seconds", "words"),
     [(0.004, "4 ms"), (1.25, "1.2 s"), (42, "42 s"), (60, "1 min"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")],
 )
-def test_spans_are_told_in_one_or_two_units(seconds, words):
+def test_durations_use_one_or_two_units(seconds, words):
     assert duration(seconds) == words
     assert ago(NOON, at(seconds)) == (f"{words} ago" if seconds >= 1 else "now")
     assert ago(at(seconds), NOON) == (f"in {words}" if seconds >= 1 else "now")

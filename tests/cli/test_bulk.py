@@ -48,7 +48,7 @@ def test_a_dry_run_counts_and_shows_and_changes_nothing(shell, busy):
     assert (busy.state(busy.ready), busy.state(busy.failed)) == ("ready", "failed")
 
 
-def test_all_that_fit_are_cancelled_and_the_history_says_by_whom(shell, busy):
+def test_matching_runs_are_cancelled_and_history_names_the_operator(shell, busy):
     result = shell("cancel", "--task", "shop.add", "--reason", "moved", "--by", "ada", "--yes", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (0, "2 runs cancelled\n")
     assert busy.state(busy.scheduled) == "scheduled"
@@ -61,14 +61,14 @@ def test_by_default_it_was_the_user_of_this_machine(shell, busy):
     assert "@" in shell.json("show", busy.ready, "--url", busy.url)["history"][-1]["data"]["by"]
 
 
-def test_all_that_fit_are_retried(shell, busy):
+def test_matching_runs_are_retried(shell, busy):
     assert shell.json("retry", "--state", "failed", "--yes", "--url", busy.url) == {
         "verb": "retry", "changed": 1, "passed_over": 0,
     }  # fmt: skip
     assert busy.state(busy.failed) == "ready"
 
 
-def test_all_that_fit_are_pruned(shell, busy):
+def test_matching_runs_are_pruned(shell, busy):
     kept = shell("prune", "--task", "shop.boom", "--older-than", "1h", "--yes", "--url", busy.url)
     assert kept.stdout == "0 runs deleted\n"
     assert shell("prune", "--task", "shop.boom", "--yes", "--url", busy.url).stdout == "1 run deleted\n"
@@ -76,7 +76,7 @@ def test_all_that_fit_are_pruned(shell, busy):
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "prune"])
-def test_nothing_is_changed_before_someone_said_yes(shell, busy, verb):
+def test_nothing_changes_without_confirmation(shell, busy, verb):
     state = {"cancel": "ready", "retry": "failed", "prune": "done"}[verb]
     result = shell(verb, "--state", state, "--url", busy.url)
     assert result.exit_code == 2
@@ -112,7 +112,7 @@ def test_stats_tell_what_ended(shell, busy):
     assert data["stats"][-1]["run"].keys() == {"p50", "p95", "p99"}
 
 
-def test_where_nothing_ended_stats_say_so(shell, empty):
+def test_empty_stats_say_so(shell, empty):
     result = shell("stats", "--url", empty)
     assert result.stdout == "0 runs\n"
     assert "no runs finished in the last 1 h" in result.stderr

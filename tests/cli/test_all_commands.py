@@ -1,4 +1,4 @@
-"""What holds for every command: help, where the app and the database come from, how errors and output end."""
+"""What holds for every command: help, shared options, app and database resolution, errors and output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DATABASE = [
 ]
 
 
-def test_the_verbs_are_there():
+def test_all_commands_exist():
     assert set(holdfast.commands) >= VERBS
 
 
@@ -90,7 +90,7 @@ def test_no_verb_at_all_shows_the_help_and_is_wrong_usage(shell):
     assert result.stdout == ""
 
 
-def test_a_verb_that_is_mistyped_gets_a_suggestion_in_one_line(shell):
+def test_mistyped_command_gets_a_suggestion(shell):
     result = shell("quues")
     assert result.exit_code == 2
     assert "queues" in result.stderr
@@ -139,7 +139,7 @@ def test_wrong_usage_is_one_line_that_says_what_to_do(shell, words, says):
 
 
 @pytest.mark.parametrize("words", DATABASE, ids=" ".join)
-def test_in_an_empty_folder_a_command_says_what_to_give_and_makes_nothing(shell, words):
+def test_command_in_an_empty_directory_creates_nothing(shell, words):
     result = shell(*words)
     assert result.exit_code == 2
     assert result.stderr.startswith("holdfast: no database given")
@@ -149,7 +149,7 @@ def test_in_an_empty_folder_a_command_says_what_to_give_and_makes_nothing(shell,
 
 
 @pytest.mark.parametrize("words", DATABASE, ids=" ".join)
-def test_a_sqlite_file_that_is_not_there_is_not_made(shell, words):
+def test_missing_sqlite_file_is_not_created(shell, words):
     result = shell(*words, "--url", "sqlite:///no.db")
     assert result.exit_code == 2
     assert "SQLite file no.db does not exist" in result.stderr
@@ -177,7 +177,7 @@ def test_a_database_without_tables_counts_as_empty_and_stays_so(shell, database_
 
 
 @pytest.mark.parametrize("words", [["pause", "q"], ["prune", "--yes"], ["emit", "event"]], ids=" ".join)
-def test_what_changes_a_database_without_tables_names_migrate(shell, database_url, words):
+def test_changing_a_database_without_tables_suggests_migrate(shell, database_url, words):
     if database_url.startswith("sqlite"):
         Path(database_url.removeprefix("sqlite:///")).touch()
     result = shell(*words, "--url", database_url)
@@ -235,7 +235,7 @@ def test_the_app_comes_from_the_environment_or_pyproject(shell, shop, monkeypatc
         ("needs:app", "no_such_library"),
     ],
 )
-def test_an_app_that_can_not_be_loaded_is_told_in_one_line(shell, target, says):
+def test_unloadable_app_is_reported_in_one_line(shell, target, says):
     (shell.folder / "broken.py").write_text("1 / 0\n")
     (shell.folder / "needs.py").write_text("import no_such_library\n")
     result = shell("tasks", "--app", target)
@@ -246,7 +246,7 @@ def test_an_app_that_can_not_be_loaded_is_told_in_one_line(shell, target, says):
     assert "Traceback" not in result.output
 
 
-def test_a_schema_of_ones_own_is_found(shell, postgres_url):
+def test_custom_schema_is_found(shell, postgres_url):
     with Holdfast(postgres_url, schema="ours") as app:
         id = str(app.remote("x").enqueue().id)
     assert [run["id"] for run in shell.json("runs", "--url", postgres_url, "--schema", "ours")] == [id]
@@ -264,7 +264,7 @@ def test_a_schema_of_ones_own_is_found(shell, postgres_url):
         ("postgresql://127.0.0.1:1/x", "cannot connect to"),
     ],
 )
-def test_a_database_that_can_not_be_used_is_told_in_one_line(shell, url, says):
+def test_unusable_database_is_reported_in_one_line(shell, url, says):
     result = shell("runs", "--url", url)
     assert result.exit_code == 2
     assert says in result.stderr
@@ -277,7 +277,7 @@ def test_a_password_is_not_shown(shell):
     assert "secret" not in result.output
 
 
-def test_a_file_that_is_no_database_is_told_in_one_line(shell):
+def test_file_that_is_not_a_database_is_reported_in_one_line(shell):
     (shell.folder / "letter.db").write_text("Dear Ada, " * 100)
     result = shell("runs", "--url", "sqlite:///letter.db")
     assert result.exit_code == 2
@@ -305,7 +305,7 @@ def test_an_error_of_ours_is_one_line_too(shell, monkeypatch):
     assert result.stderr == "holdfast: unexpected RuntimeError: of all things [31m; --debug shows the traceback\n"
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(shell, empty):
+def test_closed_pipe_ends_quietly(shell, empty):
     with Holdfast(empty) as app:
         app.enqueue_many([app.remote("shop.add" * 20).request(n) for n in range(1000)])
     process = shell.start("runs", "--limit", "1000", "--url", empty)
@@ -379,7 +379,7 @@ def test_no_color_is_respected(shell, busy, words):
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("words", [["runs"], ["show"], ["show", "--json"], ["runs", "--json"]], ids=" ".join)
-def test_what_users_wrote_can_not_command_the_terminal(shell, busy, words, terminal):
+def test_user_text_cannot_control_the_terminal(shell, busy, words, terminal):
     for id in (busy.failed, busy.ready):
         call = [words[0], *([str(id)] if words[0] == "show" else []), *words[1:], "--url", busy.url]
         written = on_a_terminal(shell, *call)[1] if terminal else shell.run(*call).stdout

@@ -1,4 +1,4 @@
-"""Operators' view of queues, workers, tasks and the database as a whole."""
+"""Queues, workers, tasks and maintenance for operators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_pause_and_resume_say_what_they_changed(control):
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_what_can_be_no_queue_is_refused(control, name):
+def test_invalid_queue_is_rejected(control, name):
     with pytest.raises(ConfigError, match="a queue"):
         control.queues.pause([name])
     assert control.queues.list() == []
@@ -63,7 +63,7 @@ def test_drain_does_not_wait_for_a_paused_queue(database_url):
         assert calls == ["work", "mail"]
 
 
-def test_an_idle_worker_takes_up_a_resumed_queue(database_url):
+def test_idle_worker_serves_a_resumed_queue(database_url):
     with Holdfast(database_url) as app, Holdfast(database_url) as operators:
         task = app.task(name="note", queue="mail")(lambda: "done")
         control = Control(operators.store)
@@ -89,7 +89,7 @@ def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, w
     assert (young.state, young.runs, young.queues, young.lease_left) == ("working", 0, None, 40)
 
 
-def test_a_worker_that_asked_to_be_told_of_work_and_has_none_is_idle(control, world):
+def test_listening_worker_without_runs_is_idle(control, world):
     world.session("w")
     world.store.sessions.mark_idle("w", True)
     assert [worker.state for worker in control.workers.list()] == ["idle"]
@@ -98,7 +98,7 @@ def test_a_worker_that_asked_to_be_told_of_work_and_has_none_is_idle(control, wo
 
 
 @pytest.mark.parametrize("info", ["{}", "[]", "nonsense"])
-def test_what_another_release_said_of_itself_does_no_harm(control, world, info):
+def test_reports_of_other_releases_are_tolerated(control, world, info):
     world.store.sessions.open("w", "host:1", SECOND, info)
     (worker,) = control.workers.list()
     assert (worker.queues, worker.concurrency) == (None, None)
@@ -152,7 +152,7 @@ def test_prune_goes_in_batches_and_tells_how_far_it_is(control, world, clock):
     assert world.rows("history") == 0
 
 
-def test_a_run_that_a_worker_is_still_at_is_not_pruned(control, world, clock):
+def test_running_run_is_not_pruned(control, world, clock):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, '{"code":"cancelled"}')
@@ -167,7 +167,7 @@ def test_a_negative_age_is_refused(control):
         control.upkeep.prune(-1)
 
 
-def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
+def test_tables_are_created_on_request_only(database_url):
     with open_control(database_url, make=True) as control:
         before = control.upkeep.tables()
         assert before.version == 0
@@ -182,7 +182,7 @@ def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
         assert control.runs.page() == []
 
 
-def test_opening_makes_no_sqlite_file(sqlite_url, tmp_path):
+def test_opening_creates_no_sqlite_file(sqlite_url, tmp_path):
     with pytest.raises(ConfigError, match=r"SQLite file .* does not exist"):
         open_control(sqlite_url)
     with pytest.raises(ConfigError, match=r"the directory of .* does not exist"):
@@ -211,7 +211,7 @@ def test_tables_of_an_older_release_get_the_table_of_queues(database_url, monkey
         assert [(queue.name, queue.runs) for queue in control.queues.list()] == [("default", {"ready": 1})]
 
 
-def test_where_nothing_ever_happened_there_is_nothing_to_see():
+def test_empty_database_shows_nothing():
     with empty_control() as control:
         assert (control.runs.page(), control.queues.list(), control.workers.list()) == ([], [], [])
 
@@ -225,9 +225,9 @@ def test_tasks_are_listed_as_their_authors_declared_them():
     def work() -> None: ...
 
     app.task(name="b", queue="mail", retry=Retry(max_attempts=7), timeout=30, deadline=60, aliases=["old"])(work)
-    app.task(name="a")(test_where_nothing_ever_happened_there_is_nothing_to_see)
+    app.task(name="a")(test_empty_database_shows_nothing)
     a, b = Control(app.store, app.registry).tasks.list()
     assert (a.name, a.queue, a.run_in, a.max_attempts, a.timeout) == ("a", "default", "thread", 3, None)
     assert (b.name, b.queue, b.max_attempts, b.timeout, b.deadline, b.aliases) == ("b", "mail", 7, 30, 60, ("old",))
     assert a.defined is not None
-    assert a.defined.rpartition(":")[0].endswith("tests/control/test_others.py")
+    assert a.defined.rpartition(":")[0].endswith("tests/control/test_resources.py")

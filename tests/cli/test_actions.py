@@ -40,7 +40,7 @@ def test_fork_of_an_unfinished_run_says_that_it_goes_on(shell, voyages):
         (["--args", "[1]"], "Expected `str`, got `int`"),
     ],
 )
-def test_a_fork_that_can_not_be_made_says_why_and_makes_nothing(shell, voyages, words, says):
+def test_impossible_fork_says_why_and_creates_nothing(shell, voyages, words, says):
     before = len(shell.json("runs", "--url", voyages.url))
     result = shell("fork", voyages.failed, *words, "--app", voyages.target)
     assert result.exit_code == 2
@@ -50,7 +50,7 @@ def test_a_fork_that_can_not_be_made_says_why_and_makes_nothing(shell, voyages, 
 
 
 @pytest.mark.parametrize("words", [["fork", "ffff"], ["send", "ffff", "orders"]], ids=" ".join)
-def test_a_run_that_is_not_there_is_told_so(shell, voyages, words):
+def test_missing_run_is_reported(shell, voyages, words):
     result = shell(*words, "--url", voyages.url)
     assert result.exit_code == 2
     assert "no run id starts with ffff" in result.stderr
@@ -82,7 +82,7 @@ def test_a_payload_that_is_left_out_is_null_and_one_with_a_minus_needs_dashes(sh
     assert [step["value"] for step in steps if step["kind"] == "message"] == [None]
 
 
-def test_a_message_on_a_topic_that_nobody_asks_for_is_remarked_on_and_kept(shell, voyages):
+def test_message_on_another_topic_is_kept_with_a_note(shell, voyages):
     result = shell("send", voyages.waiting, "order", "1", "--url", voyages.url)
     assert result.exit_code == 0
     assert "waits for a message on orders, not on order" in result.stderr
@@ -103,7 +103,7 @@ def test_a_second_emit_changes_nothing_and_says_so(shell, empty):
 
 
 @pytest.mark.parametrize("words", [["emit", ""], ["emit", "a\x1bb"], ["emit", "dawn", "--tenant", ""]])
-def test_what_can_be_no_event_is_refused(shell, empty, words):
+def test_invalid_event_is_rejected(shell, empty, words):
     result = shell(*words, "--url", empty)
     assert result.exit_code == 2
     assert "must not" in result.stderr

@@ -43,7 +43,7 @@ def test_pause_and_resume_change_a_queue_and_say_so(shell, busy):
     assert len(busy.app.store.claims.claim(busy.session, lane, 1)) == 1
 
 
-def test_a_queue_that_no_run_was_put_into_may_be_paused_but_is_remarked_on(shell, busy):
+def test_unknown_queue_may_be_paused_with_a_note(shell, busy):
     result = shell("pause", "biling", "--url", busy.url)
     assert result.exit_code == 0
     assert "queue biling has never had a run" in result.stderr
@@ -59,7 +59,7 @@ def test_pause_and_resume_as_json(shell, busy):
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_what_can_be_no_queue_is_refused(shell, busy, verb):
+def test_invalid_queue_is_rejected(shell, busy, verb):
     result = shell(verb, "a\x1b[31mb", "--url", busy.url)
     assert result.exit_code == 2
     assert "control character" in result.stderr
@@ -202,7 +202,7 @@ def test_durations_are_written_with_a_unit_or_in_seconds(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "-1", "h", "1w", "1 h 2 m", "nan", "inf", "1e3", "999999d"])
-def test_what_is_no_duration_is_refused(shell, text):
+def test_invalid_duration_is_rejected(shell, text):
     result = shell("prune", f"--older-than={text}", "--dry-run")
     assert result.exit_code == 2
     assert "duration" in result.stderr or "too long" in result.stderr
@@ -213,18 +213,18 @@ def test_what_is_no_duration_is_refused(shell, text):
     [(0, "0.0 s"), (0.0042, "4 ms"), (3.14, "3.1 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"),
      (7500, "2 h 5 min"), (86_400 * 40, "40 d"), (None, "-")],
 )  # fmt: skip
-def test_spans_are_short(seconds, shown):
+def test_durations_are_short(seconds, shown):
     assert format_duration(seconds) == shown
 
 
-def test_inert_text_keeps_its_letters_and_spells_out_the_rest():
+def test_escaped_text_keeps_printable_characters():
     assert escape_control("Zoë ☂ [bold]\u00a0x") == "Zoë ☂ [bold]\u00a0x"
     assert escape_control("a\x1bb\nc\td") == "a\\x1bb\\nc\\td"
     assert escape_control("a\x1bb\nc\td", lines=True) == "a\\x1bb\nc\td"
     assert escape_control("\ud800") == "\\ud800"
 
 
-def test_a_narrow_terminal_loses_columns_by_rank_and_cuts_only_what_may_be_cut():
+def test_narrow_terminal_drops_and_truncates_columns():
     columns = [
         TableColumn("RUN", whole=True),
         TableColumn("TASK"),
