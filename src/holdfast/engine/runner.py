@@ -372,15 +372,15 @@ class Runner:
     # Stopping
 
     def stop(self, attempts: Iterable[Attempt], reason: StopReason) -> None:
-        """Ask user code to stop. Coroutines are cancelled and processes killed; threads can only be asked.
+        """Ask user code to stop. Coroutines are cancelled and processes killed; threads only see the stop signal.
 
         From any thread.
         """
-        asked = [attempt for attempt in attempts if attempt.request_stop(reason)]
-        on_loop = [attempt for attempt in asked if attempt.run_in == "loop"]
+        stopping = [attempt for attempt in attempts if attempt.request_stop(reason)]
+        on_loop = [attempt for attempt in stopping if attempt.run_in == "loop"]
         if on_loop:
             self.loop.call_soon_threadsafe(self._cancel, on_loop)
-        for attempt in asked:
+        for attempt in stopping:
             attempt.kill_process()
             if reason in ("suspend", "restart") and attempt.run_in == "thread":
                 continue  # the request comes from the attempt's own thread, which ends now

@@ -78,7 +78,7 @@ class EnqueueStore(StoreModule):
             self._insert_plain(
                 "add_new_runs" if self._context.database.dialect.writing_ctes else "add_runs", runs, lanes
             )
-        except Duplicate:  # they were inserted before the answer got lost
+        except Duplicate:  # they were inserted before the response got lost
             self._insert_plain("add_runs", runs, lanes)
         return [run.id for run in runs]
 

@@ -257,9 +257,9 @@ def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict
 def _discount_final_needs(graph: NewGraph, rows: Sequence[dict[str, Any]], known: dict[str, NodeState]) -> None:
     """Don't let appended nodes wait for existing nodes that have ended."""
     for node, row in zip(graph.nodes, rows, strict=True):
-        over = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
-        row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
-        causes = [skip_cause_of(end.state, name, end.error) for name, end in over]
+        ended = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
+        row["pending"] = row.get("pending", 0) - len(ended) if node.needs else row.get("pending")
+        causes = [skip_cause_of(end.state, name, end.error) for name, end in ended]
         row["cause"] = max((cause for cause in causes if cause is not None), default=None)
 
 

@@ -49,7 +49,7 @@ class StatsStore(StoreModule):
         until = min(settled, since + MAX_MINUTES_PER_PASS * MINUTE_US)
         if since >= until:
             return 0
-        self._add(MINUTE_US, self.live(since, until, "tally"))
+        self._add(MINUTE_US, self.live(since, until, "stats"))
         self._add(MINUTE_US, [_empty_bucket(until - MINUTE_US)])
         self._aggregate_hours(until)
         for span, age in RETENTION_US.items():

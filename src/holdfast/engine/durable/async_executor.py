@@ -128,9 +128,9 @@ class AsyncExecutor(Executor):
         try:
             return await future
         finally:
-            self._note_answer(future)
+            self._note_delivered(future)
 
-    def _note_answer(self, awaited: Any) -> None:
+    def _note_delivered(self, awaited: Any) -> None:
         self._delivery.futures.discard(awaited)
         self._other_activity += 1
         if self._open_waits:
@@ -202,24 +202,24 @@ class AsyncExecutor(Executor):
         self._started += 1
         self._services.submit(PendingWrite(self.current, command, self._note_finished, True))
 
-    def _on_written(self, write: PendingWrite, answer: WriteResult) -> None:
+    def _on_written(self, write: PendingWrite, result: WriteResult) -> None:
         self._finished += 1
         if self._open_waits:
             self._suspend_soon()
         future, n = write.context, getattr(write.command, "n", None)
-        if type(answer) is Written:
+        if type(result) is Written:
             if n is not None:
-                self._delivery.deliver(n, future, answer.value)
+                self._delivery.deliver(n, future, result.value)
             else:
                 self._delivery.futures.discard(future)
                 if not future.done():
-                    future.set_result(answer.value)
-        elif isinstance(answer, Exception):
+                    future.set_result(result.value)
+        elif isinstance(result, Exception):
             if n is not None:
                 self._delivery.cancel(n)
             self._delivery.futures.discard(future)
             if not future.done():
-                future.set_exception(answer)
+                future.set_exception(result)
         # Otherwise the run is lost: user code is being cancelled, and nothing more reaches it.
 
     # Waits
@@ -247,20 +247,20 @@ class AsyncExecutor(Executor):
         # In the next iteration: a branch that was cancelled before this call withdraws its waits first.
         self._loop.call_soon(self._services.submit, write)
 
-    def _on_registered(self, write: PendingWrite, answer: WriteResult) -> None:
+    def _on_registered(self, write: PendingWrite, result: WriteResult) -> None:
         opened: OpenWait = write.context
         self._note_finished()
         n = opened.wait.n
-        if isinstance(answer, WaitRegistered):
+        if isinstance(result, WaitRegistered):
             self._delivery.cancel(n)
             self.plans.skip_number(n)
-            self._add_open_wait(opened, answer.due_in)
-        elif isinstance(answer, WaitOutcome):
-            self._deliver_outcome(n, opened, answer)
-        elif isinstance(answer, Exception):
+            self._add_open_wait(opened, result.due_in)
+        elif isinstance(result, WaitOutcome):
+            self._deliver_outcome(n, opened, result)
+        elif isinstance(result, Exception):
             self._delivery.cancel(n)
             if not opened.future.done():
-                opened.future.set_exception(answer)
+                opened.future.set_exception(result)
 
     def _add_open_wait(self, opened: OpenWait, due_in: int | None) -> None:
         key = opened.wait.key

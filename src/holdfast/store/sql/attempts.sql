@@ -123,7 +123,7 @@ returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, end
     case when finished_at is not null then {notify_clients} end
 
 -- name: find_recorded_ends
--- Find those of these attempts whose end is in the history, so that a repeat after a lost answer isn't rejected.
+-- Find those of these attempts whose end is in the history, so that a repeat after a lost response isn't rejected.
 select h.run, h.fence from {each(:rows, id uuid, fence bigint)}
 join {schema}history h on h.run = each.id
 where h.run {matching(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
