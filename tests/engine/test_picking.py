@@ -159,7 +159,7 @@ def test_enqueue_many_is_all_or_none(app, noting):
     with pytest.raises(BadArguments, match="row 1"):
         noting.enqueue_many([("fine",), (1,)])
     assert len(app.runs()) == 1
-    with pytest.raises(ConfigError, match="item 1 is a str"):
+    with pytest.raises(ConfigError, match="item 1 must be a request, not str"):
         app.enqueue_many([noting.request("new"), "note"])
     assert len(app.runs()) == 1
 
@@ -175,7 +175,7 @@ def test_more_than_a_batch_is_still_all_or_none(app, noting):
 
 
 def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
-    with pytest.raises(ConfigError, match="limit 'x', which isn't declared"):
+    with pytest.raises(ConfigError, match="limit .x. is not declared"):
         noting.options(limits=["x"]).enqueue("a")
     assert app.runs() == []
 

@@ -227,7 +227,7 @@ def test_a_module_that_the_process_cannot_import_fails_the_attempt_with_its_reas
 
 
 def test_what_a_process_cannot_import_is_refused_at_once(app):
-    with pytest.raises(TaskError, match="must be able to import it"):
+    with pytest.raises(TaskError, match="needs an importable function"):
 
         @app.task(name="inner", run_in="process")
         def inner() -> None: ...
@@ -236,7 +236,7 @@ def test_what_a_process_cannot_import_is_refused_at_once(app):
 def test_memory_is_for_processes_and_a_number_of_bytes(app):
     with pytest.raises(ConfigError, match='run_in="process"'):
         app.task(name="a", memory=MEMORY)(tasks.nothing)
-    with pytest.raises(ConfigError, match="number of bytes"):
+    with pytest.raises(ConfigError, match="at least .* bytes"):
         app.task(name="b", run_in="process", memory=5)(tasks.nothing)
 
 
