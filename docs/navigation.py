@@ -14,6 +14,7 @@ NOTEST = re.compile(r"^(```python) notest\b", re.MULTILINE)
 EXAMPLE_LINK = re.compile(r"\]\(\.\./((?:\.\./)*examples/\w+\.py)\)")
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 DESIGN = ["ARCHITECTURE.md"]
+DESIGN_PAGES = ["claims.md"]
 PROJECT = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 
 
@@ -22,11 +23,11 @@ def on_files(files: Any, config: Any) -> Any:
     listed = set(pages_of(config["nav"]))
     unlisted = [page.src_uri for page in files.documentation_pages() if page.src_uri not in listed]
     unlisted.sort(key=lambda page: (not page.endswith("README.md"), page))  # An index comes before its pages.
-    decisions = [page for page in unlisted if page.startswith("decisions/")]
+    design = DESIGN_PAGES + [page for page in unlisted if page.startswith("decisions/")]
     sections = {
-        "Design": publish(DESIGN, files, config) + decisions,
+        "Design": publish(DESIGN, files, config) + design,
         "Project": publish(PROJECT, files, config),
-        "More": [page for page in unlisted if page not in decisions],
+        "More": [page for page in unlisted if page not in design],
     }
     config["nav"] += [{title: pages} for title, pages in sections.items() if pages]
     for program in sorted(ROOT.glob("examples/*.py")):

@@ -15,7 +15,7 @@ from uuid import UUID
 from holdfast.client.handle import Run
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
-from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.model.names import check_name, check_queue, import_name
@@ -30,6 +30,7 @@ from holdfast.task.machine import Machine, State
 from holdfast.task.options import RunIn, TaskSettings
 from holdfast.task.registry import Registry, TaskDecorator, register_machine, register_task, remote_task
 from holdfast.task.schedule_registry import Overlap, Poll, ScheduleRegistry
+from holdfast.task.scope import reject_in_event_loop
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Takes0, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 from holdfast.telemetry import Telemetry, log

@@ -1,4 +1,4 @@
-"""Junk in arguments, results, exceptions and names: refused in time, or kept without harm."""
+"""Malformed arguments, results, exceptions and names are rejected at once or stored without harm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def echo(app):
 
 
 @pytest.mark.parametrize("name", JUNK)
-def test_junk_is_refused_at_enqueue_and_nothing_is_stored(app, echo, name):
+def test_values_that_cannot_be_encoded_are_rejected_at_enqueue(app, echo, name):
     with pytest.raises(NotSerializable, match="echo"):
         echo.enqueue(JUNK[name])
     with pytest.raises(NotSerializable):
@@ -50,7 +50,7 @@ def test_junk_is_refused_at_enqueue_and_nothing_is_stored(app, echo, name):
     assert app.runs() == []
 
 
-def test_too_much_is_refused_at_enqueue_and_what_just_fits_is_kept(app, echo):
+def test_payloads_above_the_size_limit_are_rejected_at_enqueue(app, echo):
     with pytest.raises(TooLarge, match="2,097,152"):
         echo.enqueue("x" * BIG)
     with pytest.raises(TooLarge):
@@ -62,7 +62,7 @@ def test_too_much_is_refused_at_enqueue_and_what_just_fits_is_kept(app, echo):
     assert run.result(timeout=10) == text
 
 
-def test_odd_but_fair_values_come_back_as_they_went_in(app, echo):
+def test_unusual_but_valid_values_round_trip(app, echo):
     odd = [
         "a\0b",
         "\0",
@@ -108,7 +108,7 @@ class Odd(Exception):
     ids=range(9),
 )
 @pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
-def test_junk_in_an_exception_fails_the_run_cleanly(app, error, said, is_async):
+def test_an_exception_with_unencodable_content_fails_the_run_cleanly(app, error, said, is_async):
     async def fail() -> None:
         raise error
 
@@ -124,7 +124,7 @@ def test_junk_in_an_exception_fails_the_run_cleanly(app, error, said, is_async):
     assert run.history()[-1].data["error"]["message"] == failed.value.error.message
 
 
-def test_a_result_that_cannot_be_kept_fails_at_once_and_names_the_type(app, ledger):
+def test_a_result_that_cannot_be_encoded_fails_the_run_and_names_the_type(app, ledger):
     class Secret:
         pass
 
@@ -176,7 +176,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_allowed_is_safe_wherever_it_goes(app, name):
+def test_allowed_names_are_safe_everywhere(app, name):
     queue = f"q {name}"[:200]  # a $ at its beginning is Holdfast's own
 
     @app.task(name=name, queue=queue, aliases=(f"alias {name}"[:200],))
@@ -192,7 +192,7 @@ def test_a_name_that_is_allowed_is_safe_wherever_it_goes(app, name):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 10_240, "a\0b", "a\nb", "\ud800", 3, None, b"x"], ids=range(8))
-def test_a_name_that_could_do_harm_is_refused(app, echo, name):
+def test_unsafe_names_are_rejected(app, echo, name):
     with pytest.raises(HoldfastError):
         app.task(name=name, queue="q")(lambda: None) if name is not None else app.worker(queues=[name])
     for option in ("queue", "key", "unique", "tenant"):
@@ -205,7 +205,7 @@ def test_a_name_that_could_do_harm_is_refused(app, echo, name):
         app.worker(queues=[name])
 
 
-def test_a_reason_may_hold_anything_that_is_text(app, echo):
+def test_a_cancel_reason_may_contain_any_text(app, echo):
     run = echo.enqueue(1)
     with pytest.raises(ConfigError):
         run.cancel(3)

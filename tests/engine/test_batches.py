@@ -1,4 +1,4 @@
-"""What is written at once is bounded by its bytes too, wherever many payloads come together."""
+"""Batches of writes are bounded by bytes wherever many payloads come together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_children_of_a_map(app, echo, sent):
     assert bounded(sent["add_children"])
 
 
-def test_nodes_of_a_graph_and_what_is_filled_into_their_arguments(app, echo, sent):
+def test_nodes_of_a_graph_and_their_filled_arguments(app, echo, sent):
     graph = Graph("wide")
     first = graph.add(echo, name="first")
     for number in range(MANY):
@@ -78,7 +78,7 @@ def test_nodes_of_a_graph_and_what_is_filled_into_their_arguments(app, echo, sen
     assert bounded(sent["release_nodes"])
 
 
-def test_gates_that_were_complete_before_they_opened(app, echo, sent):
+def test_gates_completed_before_they_opened(app, echo, sent):
     graph = Graph("gates")
     first = graph.add(echo, name="first")
     for number in range(MANY):
@@ -91,7 +91,7 @@ def test_gates_that_were_complete_before_they_opened(app, echo, sent):
     assert bounded([size for size in sent["finish_runs"] if size > len(TEXT)])
 
 
-def test_those_who_wait_for_an_event_before_and_after_it(app, sent):
+def test_runs_that_wait_for_an_event_before_and_after_it(app, sent):
     @app.task(name="waits")
     async def waits(ctx: Context) -> int:
         first = await asyncio.gather(*(ctx.wait_for("told") for _ in range(MANY)))
@@ -106,7 +106,7 @@ def test_those_who_wait_for_an_event_before_and_after_it(app, sent):
     assert bounded([size for size in sent["add_checkpoints"] if size > len(TEXT)])
 
 
-def test_the_past_of_a_fork(app, sent):
+def test_the_copied_history_of_a_fork(app, sent):
     @app.task(name="steps")
     async def steps(ctx: Context) -> int:
         for number in range(MANY):

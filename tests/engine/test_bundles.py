@@ -1,4 +1,4 @@
-"""Checkpoints of steps that many runs ask for in one turn of the loop: one text, and what can go wrong with it."""
+"""Checkpoints of steps from one turn of the event loop are written as one batch; what can go wrong with it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def kept(app):
     return sorted(app.store.journal.load([(str(run.id), 0)])[str(run.id)].checkpoints[0].value for run in app.runs())
 
 
-def test_all_of_them_are_written_at_once(app, bundles, monkeypatch):
+def test_a_checkpoint_batch_is_written_with_one_statement(app, bundles, monkeypatch):
     components, runs = bundles
     monkeypatch.setattr(components.store.journal, "record", None)
     assert finish(components, runs) == ["done"] * RUNS
@@ -80,7 +80,7 @@ def test_all_of_them_are_written_at_once(app, bundles, monkeypatch):
     assert kept(app) == sorted(str(n) for n in range(RUNS))
 
 
-def test_one_that_lost_its_run_fails_alone(bundles, ledger):
+def test_a_checkpoint_of_a_lost_run_fails_alone(bundles, ledger):
     components, runs = bundles
     runs[7].cancel()
     states = finish(components, runs)
@@ -89,7 +89,7 @@ def test_one_that_lost_its_run_fails_alone(bundles, ledger):
     assert states[7] == "cancelled"
 
 
-def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch, ledger):
+def test_a_batch_is_recognized_after_its_answer_was_lost(app, bundles, monkeypatch, ledger):
     components, runs = bundles
     losing = FirstAnswerLost(components.store.journal.record_steps)
     monkeypatch.setattr(components.store.journal, "record_steps", losing)
@@ -102,7 +102,7 @@ def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch
     assert set(ledger.counts().values()) == {1}
 
 
-def test_one_that_the_database_refuses_does_not_hurt_the_others(bundles, monkeypatch):
+def test_a_rejected_checkpoint_does_not_affect_the_others(bundles, monkeypatch):
     components, runs = bundles
     real, bad = components.store.journal.record, str(runs[13].id)
 
@@ -119,7 +119,7 @@ def test_one_that_the_database_refuses_does_not_hurt_the_others(bundles, monkeyp
     assert "poison" in runs[13].info().error.message
 
 
-def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monkeypatch):
+def test_delivered_writes_are_not_repeated_after_a_failure(bundles, monkeypatch):
     components, runs = bundles
     real, sizes = components.store.journal.record, []
 
@@ -146,7 +146,7 @@ def write(session: str = "s", size: int = 1) -> PendingWrite:
     return PendingWrite(attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True)
 
 
-def test_only_small_ones_of_one_session_are_bundled():
+def test_only_small_checkpoints_of_one_session_are_batched():
     asks = [write(), write()]
     (bundle,) = batch_checkpoints(asks)
     assert (bundle.session, bundle.writes, bundle.count, bundle.size) == ("s", asks, 2, 2)
@@ -177,7 +177,7 @@ def alone():
     return committer, session.id, asked
 
 
-def test_those_of_a_session_that_is_over_are_dropped(alone):
+def test_writes_of_an_ended_session_are_discarded(alone):
     committer, _, asked = alone
     committer._queue._ready.extend(batch_checkpoints([write("an earlier one"), write("an earlier one")]))
     assert committer._queue.backlog == 2
@@ -198,7 +198,7 @@ def on_loop(committer):
     )
 
 
-def test_a_step_comes_behind_what_was_said_before_it(alone):
+def test_checkpoints_follow_earlier_writes_of_their_turn(alone):
     """Of a wait that author code gave up before it, a replay would not know otherwise."""
     committer, session, _ = alone
     on_loop(committer)
@@ -213,7 +213,7 @@ def test_a_step_comes_behind_what_was_said_before_it(alone):
     assert (first, bundle.count) == (withdraw, 2)
 
 
-def test_in_a_turn_that_does_not_end_only_steps_and_the_ends_behind_them_are_kept_back(alone):
+def test_only_checkpoints_and_their_ends_wait_for_the_end_of_the_turn(alone):
     committer, session, _ = alone
     on_loop(committer)
     job, first, second = over(session, durable=False), over(session, durable=True), over(session, durable=True)
@@ -224,7 +224,7 @@ def test_in_a_turn_that_does_not_end_only_steps_and_the_ends_behind_them_are_kep
     assert (list(committer._queue._ready), committer._queue.available, committer._queue.backlog) == ([first, job], 2, 4)
 
 
-def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
+def test_a_batch_counts_as_backlog_while_it_is_taken(alone, monkeypatch):
     """Another thread says something right behind the look at what there is."""
     committer, session, _ = alone
     seen = []
@@ -241,7 +241,7 @@ def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
     assert seen == [1]
 
 
-def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
+def test_an_end_follows_the_checkpoints_before_it(alone):
     committer, session, asked = alone
     on_loop(committer)
     end = over(session, durable=True)
@@ -256,7 +256,7 @@ def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
     assert (asked, list(committer._queue._ready)) == ([session], [end]), "what is written isn't written again"
 
 
-def test_a_group_counts_what_its_bundles_hold():
+def test_batch_size_counts_the_writes_in_checkpoint_batches():
     (bundle,) = batch_checkpoints([write() for _ in range(200)])
     over = AttemptEnd(None, None)  # type: ignore[arg-type]
     waiting = deque([bundle, over, bundle, *[over] * 120, bundle])

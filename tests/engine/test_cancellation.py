@@ -1,4 +1,4 @@
-"""The heartbeat polls for cancelled runs between renewals, and only then, and only for what runs for long."""
+"""The heartbeat polls for cancelled runs between renewals, and only for attempts that run long enough."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_renewals_keep_their_pace_while_a_long_run_is_polled_for(app, beating):
 
 
 @pytest.mark.parametrize("ticks_before", [0, 1, 5])
-def test_a_cancelled_run_is_told_within_two_intervals(app, beating, hand_clock, ticks_before):
+def test_a_cancelled_run_is_stopped_within_two_intervals(app, beating, hand_clock, ticks_before):
     told = threading.Event()
 
     @app.task(name="long")
@@ -121,7 +121,7 @@ def test_a_cancelled_run_is_told_within_two_intervals(app, beating, hand_clock, 
     assert told.wait(30)
 
 
-def test_a_run_that_was_told_is_not_polled_for_again(app, beating):
+def test_a_stopped_run_is_not_polled_for_again(app, beating):
     release = threading.Event()
 
     @app.task(name="long")
@@ -160,7 +160,7 @@ def test_a_poll_that_fails_does_not_delay_the_renewal(app, beating, monkeypatch)
     run.result(timeout=30)
 
 
-def test_code_is_not_asked_to_stop_outside_a_run_nor_while_all_is_well(app):
+def test_stop_requested_is_false_outside_a_run_and_in_a_healthy_run(app):
     @app.task(name="ask")
     def ask() -> bool:
         return stop_requested()

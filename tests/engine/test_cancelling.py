@@ -22,7 +22,7 @@ def row(app, run):
 
 
 @pytest.mark.parametrize("delay", [None, 3600], ids=["ready", "scheduled"])
-def test_a_run_cancelled_before_it_began_never_begins(app, ledger, delay):
+def test_a_run_cancelled_before_its_start_never_starts(app, ledger, delay):
     @app.task(name="work")
     def work() -> None:
         ledger.write("ran")
@@ -73,7 +73,7 @@ def test_a_running_coroutine_is_cancelled(app, ledger):
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 
 
-def test_the_result_of_a_cancelled_thread_comes_too_late(app, ledger, caplog):
+def test_the_result_of_a_cancelled_thread_is_discarded(app, ledger, caplog):
     release = threading.Event()
 
     @app.task(name="long")
@@ -95,7 +95,7 @@ def test_the_result_of_a_cancelled_thread_comes_too_late(app, ledger, caplog):
     assert "result discarded" in caplog.text
 
 
-def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, ledger, monkeypatch):
+def test_a_retry_of_a_cancelled_run_waits_for_the_old_attempt(app, ledger, monkeypatch):
     monkeypatch.setattr(runner, "ABANDON_AFTER_S", 600)
     release = threading.Event()
 
@@ -141,7 +141,7 @@ def test_a_retry_of_a_cancelled_run_does_not_wait_for_a_thread_that_never_ends(a
     assert kinds(run) == ["enqueued", "started", "cancelled", "retried", "let_go", "started", "done"]
 
 
-def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(app, ledger, monkeypatch):
+def test_a_cancelled_thread_past_its_timeout_is_released_when_it_ends(app, ledger, monkeypatch):
     """Its end is refused, the run being cancelled; the mark on it must stay all the same."""
     monkeypatch.setattr(runner, "ABANDON_AFTER_S", 600)
     release = threading.Event()
@@ -184,7 +184,7 @@ def wait_for_heartbeats(app, count):
 
 
 @pytest.mark.parametrize("ended", ["failed", "cancelled"])
-def test_retry_gives_new_budgets(app, ledger, ended):
+def test_a_retry_resets_the_retry_budget(app, ledger, ended):
     @app.task(name="flaky", retry=Retry(max_attempts=2, delay=0))
     def flaky() -> str:
         ledger.write("try")

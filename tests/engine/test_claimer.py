@@ -1,4 +1,4 @@
-"""What the claimer has taken is never left lying, nor handed back behind its back; when it asks to be told of work."""
+"""Claimed runs are started or released, never lost; when a worker asks for notifications."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Failing:
         return self.real(*given)
 
 
-def test_what_was_claimed_before_a_claim_that_fails_is_handed_back_at_once(app, monkeypatch):
+def test_runs_claimed_before_a_failing_claim_are_released_at_once(app, monkeypatch):
     app.limit("one", concurrency=1)
 
     @app.task(name="plain")
@@ -63,14 +63,14 @@ def woken(app):
     return run
 
 
-def test_what_was_claimed_and_whose_past_cannot_be_had_is_handed_back_at_once(app, woken, monkeypatch):
+def test_runs_whose_history_cannot_be_loaded_are_released_at_once(app, woken, monkeypatch):
     monkeypatch.setattr(app.store.journal, "load", Failing(app.store.journal.load))
     with app.worker(lease=600):
         assert woken.result(timeout=30) == "kept!"
     assert kinds(woken)[-3:] == ["handed_back", "started", "done"]
 
 
-def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, woken, monkeypatch):
+def test_a_run_is_not_released_while_its_history_loads_slowly(app, woken, monkeypatch):
     worker = app.worker(lease=600)
     load = app.store.journal.load
 
@@ -85,7 +85,7 @@ def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, w
     assert "handed_back" not in kinds(woken)
 
 
-def test_a_worker_that_works_without_a_pause_asks_to_be_told_of_nothing(app, monkeypatch):
+def test_a_busy_worker_turns_notifications_off(app, monkeypatch):
     """Else everyone who enqueues would pay for telling it what it finds by itself."""
 
     @app.task(name="plain")

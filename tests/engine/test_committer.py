@@ -59,7 +59,7 @@ def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
 
 @pytest.mark.parametrize("always", [False, True], ids=["its data", "whatever is written"])
 @pytest.mark.parametrize("fault", [DataFault, ValueError])
-def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch, caplog, always, fault):
+def test_a_rejected_write_does_not_affect_the_rest_of_its_batch(gathered, monkeypatch, caplog, always, fault):
     components, runs, go = gathered
     end_all(components, runs, go)
     real, sizes = components.store.attempts.end, []
@@ -86,7 +86,7 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
     assert components.committer.ended_attempts == (39 if always else 40)
 
 
-def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatch):
+def test_a_crash_that_cannot_be_written_fails_only_its_run(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
     attempts = [over.attempt for over in _all(components.queue._ready)]
@@ -109,7 +109,7 @@ def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatc
 
 
 @pytest.mark.parametrize("trouble", [StoreError, StoreUnavailable, ConfigError])
-def test_a_trouble_of_the_store_is_no_fault_of_what_is_written(gathered, monkeypatch, trouble):
+def test_a_failure_of_the_store_does_not_bisect_the_batch(gathered, monkeypatch, trouble):
     components, runs, go = gathered
     end_all(components, runs, go)
     real, sizes = components.store.attempts.end, []
@@ -128,7 +128,7 @@ def test_a_trouble_of_the_store_is_no_fault_of_what_is_written(gathered, monkeyp
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
-def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered, monkeypatch):
+def test_written_ends_of_a_failed_batch_are_not_counted_twice(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
     real, halves = components.store.attempts.end, []
@@ -152,7 +152,7 @@ def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered,
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
-def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypatch):
+def test_a_batch_whose_answer_was_lost_is_repeated_and_accepted(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
     losing = FirstAnswerLost(components.store.attempts.end)
@@ -168,7 +168,7 @@ def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypa
 
 
 @pytest.mark.parametrize("slots", [1, 5])
-def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledger, monkeypatch, slots):
+def test_claimed_runs_stay_below_twice_the_concurrency_while_ends_are_written(app, ledger, monkeypatch, slots):
     """Else a crash would repeat far more work than the concurrency says."""
 
     @app.task(name="quick")
@@ -191,7 +191,7 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
     assert ledger.counts() == {str(n): 1 for n in range(30)}
 
 
-def test_a_group_is_bounded_by_count_and_bytes():
+def test_a_batch_is_bounded_by_count_and_bytes():
     def command(size: int) -> AttemptEnd:
         return AttemptEnd(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def test_a_group_is_bounded_by_count_and_bytes():
     assert taken(*[AttemptEnd(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
-def test_what_waits_to_be_written_knows_its_size(app, monkeypatch):
+def test_queued_writes_know_their_size(app, monkeypatch):
     seen = []
     monkeypatch.setattr("holdfast.engine.write_queue.take_batch", lambda waiting: seen.extend(waiting) or _all(waiting))
 
@@ -249,7 +249,7 @@ def kill_backends(url: str, name: str) -> int:
 
 
 @pytest.mark.parametrize("purpose", ["commit", "claim", "heartbeat", "client", "listener"])
-def test_work_goes_on_when_a_connection_is_killed_again_and_again(postgres_url, ledger, purpose):
+def test_work_continues_while_connections_are_killed_repeatedly(postgres_url, ledger, purpose):
     killed = 0
     with Holdfast(postgres_url) as app:
 

@@ -27,7 +27,7 @@ def fail(app):
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_slow_hooks_take_a_few_threads_and_hear_of_every_failure(app, fail, ledger, kind):
+def test_slow_hooks_use_few_threads_and_get_every_failure(app, fail, ledger, kind):
     before = threading.active_count()
     most = 0
     at_once = 0
@@ -95,7 +95,7 @@ def test_a_full_queue_keeps_the_worker_from_claiming_until_there_is_room(app, fa
     assert caplog.text.count("on_failure hooks are behind") == 1
 
 
-def test_a_worker_that_stops_says_how_many_failures_it_told_nobody_of(app, fail, caplog):
+def test_a_stopping_worker_logs_how_many_failures_were_not_delivered(app, fail, caplog):
     release = threading.Event()
     app.on_failure(lambda _: release.wait(60))
     runs = fail.enqueue_many([(n,) for n in range(20)])
@@ -131,7 +131,7 @@ class Setup:
             self.notifier.notify(str(n))
 
 
-def test_no_more_hooks_than_allowed_are_at_work_at_once():
+def test_the_number_of_concurrent_hooks_is_bounded():
     setup = Setup()
     setup.fill(queued=30)
     assert len(setup.threads) == MAX_CONCURRENT_HOOKS
@@ -140,7 +140,7 @@ def test_no_more_hooks_than_allowed_are_at_work_at_once():
     assert setup.notifier.pending == 0
 
 
-def test_there_is_no_room_while_the_queue_is_full_and_again_when_one_has_left_it():
+def test_has_room_follows_the_length_of_the_queue():
     setup = Setup()
     setup.fill(queued=failure_notifier.MAX_QUEUED - 1)
     assert setup.notifier.has_room()
@@ -152,7 +152,7 @@ def test_there_is_no_room_while_the_queue_is_full_and_again_when_one_has_left_it
     assert setup.room == [1]
 
 
-def test_hooks_that_all_hang_do_not_keep_the_worker_from_claiming_for_ever():
+def test_hung_hooks_do_not_stop_claims_forever():
     setup = Setup()
     setup.fill(queued=failure_notifier.MAX_QUEUED)
     setup.now = failure_notifier.STALLED_AFTER_S
@@ -164,7 +164,7 @@ def test_hooks_that_all_hang_do_not_keep_the_worker_from_claiming_for_ever():
     assert not setup.notifier.has_room(), "one has ended: the others may do so too"
 
 
-def test_a_hook_that_hangs_takes_one_place_and_is_warned_of_once(caplog):
+def test_a_hung_hook_occupies_one_slot_and_is_logged_once(caplog):
     setup = Setup()
     setup.fill(queued=5)
     hanging = setup.threads.pop(0)
@@ -182,7 +182,7 @@ def test_a_hook_that_hangs_takes_one_place_and_is_warned_of_once(caplog):
     assert setup.alarms == [], "nothing is left to watch"
 
 
-def test_what_exceeds_even_the_largest_queue_is_logged(monkeypatch, caplog):
+def test_failures_beyond_the_largest_queue_are_logged(monkeypatch, caplog):
     monkeypatch.setattr(failure_notifier, "MAX_QUEUED_AT_ALL", 10)
     setup = Setup()
     setup.fill(queued=13)
@@ -193,7 +193,7 @@ def test_what_exceeds_even_the_largest_queue_is_logged(monkeypatch, caplog):
     assert "dropped=3" in caplog.text
 
 
-def test_a_database_that_is_away_is_waited_for(monkeypatch):
+def test_hooks_wait_for_an_unavailable_database(monkeypatch):
     monkeypatch.setattr(failure_notifier, "RETRY_PAUSE_S", 0.0)
     answers = [StoreUnavailable("gone"), StoreUnavailable("gone"), "info"]
     heard = []
@@ -210,7 +210,7 @@ def test_a_database_that_is_away_is_waited_for(monkeypatch):
     assert heard == ["info of a"]
 
 
-def test_where_no_thread_is_to_be_had_the_run_stays_queued_and_is_tried_again():
+def test_a_failure_stays_queued_while_no_thread_can_be_started():
     setup = Setup()
 
     def refuse(call):

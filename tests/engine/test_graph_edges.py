@@ -1,4 +1,4 @@
-"""Graphs at their edges: outputs with nothing but defaults, queues that are Holdfast's own, messages to graphs."""
+"""Edge cases of graphs: outputs with defaults only, reserved queue names, messages to graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.errors import ConfigError, GraphError
 from tests.support.durable import drain
 
 
-def test_an_output_with_a_default_lets_a_node_run_whatever_became_of_the_other(database_url):
+def test_an_output_with_a_default_lets_a_node_run_after_any_outcome(database_url):
     app = Holdfast(database_url)
 
     @app.task(name="one")
@@ -43,7 +43,7 @@ def test_an_output_with_a_default_lets_a_node_run_whatever_became_of_the_other(d
         lambda app: app.worker(queues=["$graph"]),
     ],
 )
-def test_queues_that_begin_with_a_dollar_are_holdfasts_own(sqlite_url, use):
+def test_queue_names_that_start_with_a_dollar_are_reserved(sqlite_url, use):
     with Holdfast(sqlite_url) as app, pytest.raises(ConfigError, match=r"must not start with \$"):
         use(app)
 

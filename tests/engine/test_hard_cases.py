@@ -1,4 +1,4 @@
-"""What a hostile tester tried: none of it loses a run, stops its neighbours, or keeps a worker from stopping."""
+"""Adversarial cases: none of them loses a run, affects other runs, or keeps a worker from stopping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_interrupt_in_a_transaction_loses_no_later_enqueue(app, database_url,
         assert {info.id for info in other.runs()} >= {run.id, keyed.id}
 
 
-def test_the_longest_delay_of_a_retry_comes_back_as_it_went_in(app):
+def test_the_longest_retry_delay_round_trips(app):
     @app.task(name="work")
     def work(n: int) -> int:
         return n
@@ -52,7 +52,7 @@ def test_the_longest_delay_of_a_retry_comes_back_as_it_went_in(app):
     assert [run.result(timeout=5) for run in runs] == [1, 2]
 
 
-def test_options_that_cannot_be_read_leave_the_declaration_in_force(app):
+def test_unreadable_options_fall_back_to_the_declaration(app):
     @app.task(name="work")
     def work(n: int) -> int:
         return n
@@ -67,7 +67,7 @@ def test_options_that_cannot_be_read_leave_the_declaration_in_force(app):
 
 
 @pytest.mark.parametrize("first_too", [False, True], ids=["some threads", "no thread at all"])
-def test_threads_that_cannot_be_started_leave_no_run_behind(app, monkeypatch, first_too):
+def test_runs_are_released_if_no_thread_can_be_started(app, monkeypatch, first_too):
     @app.task(name="work")
     def work(n: int) -> int:
         return n
@@ -98,7 +98,7 @@ class Hostile(Exception):
 
 
 @pytest.mark.parametrize("kind", [Careless, Hostile])
-def test_an_exception_that_cannot_be_looked_at_fails_its_run_and_no_other(app, kind):
+def test_an_exception_that_cannot_be_inspected_fails_only_its_run(app, kind):
     @app.task(name="on the loop", retry=Retry(max_attempts=1))
     async def on_loop() -> None:
         raise kind
@@ -118,7 +118,7 @@ def test_an_exception_that_cannot_be_looked_at_fails_its_run_and_no_other(app, k
         assert neighbour.enqueue().result(timeout=60) == "well"
 
 
-def test_a_start_function_that_never_yields_is_an_error_and_no_hang(app):
+def test_a_start_hook_that_never_yields_raises(app):
     @app.on_start
     def silent():
         if os.environ.get("HOLDFAST_TEST_NEVER"):
@@ -128,7 +128,7 @@ def test_a_start_function_that_never_yields_is_an_error_and_no_hang(app):
         app.worker().drain(timeout=60)
 
 
-def test_a_stop_function_that_raises_stop_iteration_is_no_hang(app):
+def test_a_stop_hook_that_raises_stop_iteration_does_not_hang(app):
     @app.on_stop
     def empty():
         next(iter([]))
@@ -136,7 +136,7 @@ def test_a_stop_function_that_raises_stop_iteration_is_no_hang(app):
     assert app.worker().drain(timeout=60) == 0
 
 
-def test_a_stop_function_that_hangs_holds_the_worker_up_for_its_grace_only(app):
+def test_a_hung_stop_hook_delays_the_stop_by_the_grace_only(app):
     released = threading.Event()
 
     @app.on_stop
@@ -154,7 +154,7 @@ def test_a_stop_function_that_hangs_holds_the_worker_up_for_its_grace_only(app):
     released.set()
 
 
-async def test_stopping_goes_on_when_whoever_waits_for_it_is_cancelled(app):
+async def test_stopping_continues_when_its_caller_is_cancelled(app):
     @app.task(name="work")
     async def work() -> None:
         await asyncio.sleep(600)
@@ -180,7 +180,7 @@ async def test_stopping_goes_on_when_whoever_waits_for_it_is_cancelled(app):
     assert not [thread for thread in set(threading.enumerate()) - others if thread.name == "holdfast-heartbeat"]
 
 
-async def test_a_full_pool_of_the_loop_does_not_hold_up_the_grace(app):
+async def test_a_full_executor_of_the_loop_does_not_delay_the_stop(app):
     released = threading.Event()
 
     @app.task(name="work")
@@ -198,7 +198,7 @@ async def test_a_full_pool_of_the_loop_does_not_hold_up_the_grace(app):
     assert await run_in_own_thread(states) == {"ready"}
 
 
-def test_a_blocked_loop_does_not_stop_the_clocks_of_threads_and_processes(app, tmp_path):
+def test_a_blocked_loop_does_not_stop_timeouts_of_threads_and_processes(app, tmp_path):
     released = threading.Event()
 
     @app.task(name="block")
@@ -220,7 +220,7 @@ def test_a_blocked_loop_does_not_stop_the_clocks_of_threads_and_processes(app, t
         released.set()
 
 
-def test_processes_and_other_work_take_turns_where_slots_are_few(app):
+def test_process_lanes_and_others_alternate_when_slots_are_few(app):
     @app.task(name="other")
     def other() -> None:
         time.sleep(0.001)

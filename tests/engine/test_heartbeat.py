@@ -1,4 +1,4 @@
-"""The heartbeat compares accounts with the database; a lost session is followed by a new one."""
+"""The heartbeat reconciles claimed runs with the database; a lost session is followed by a new one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def long(app, ledger):
     return long
 
 
-def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long, caplog):
+def test_a_claim_whose_answer_was_lost_is_released_after_two_heartbeats(app, long, caplog):
     run = long.enqueue()
     worker = app.worker(queues=["other"], lease=60)
     with worker:
@@ -46,7 +46,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long,
     assert "never received" in caplog.text
 
 
-def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
+def test_a_lost_claim_of_a_cancelled_run_is_released(app, long):
     run = long.enqueue()
     worker = app.worker(queues=["other"], lease=60)
     with worker:
@@ -59,7 +59,7 @@ def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 
 
-def test_what_is_in_hand_is_never_handed_back(app, long, ledger):
+def test_claimed_runs_are_never_released_by_reconciliation(app, long, ledger):
     worker = app.worker(lease=60, grace=0)
     with worker:
         run = long.enqueue()
@@ -70,7 +70,7 @@ def test_what_is_in_hand_is_never_handed_back(app, long, ledger):
     assert ledger.lines() == ["began", "cancelled"]
 
 
-def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock, ledger, caplog):
+def test_an_expired_session_is_followed_by_a_new_one(timed_app, clock, ledger, caplog):
     app = timed_app
 
     @app.task(name="long")
@@ -104,7 +104,7 @@ def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock
     assert "its lease expired" in caplog.text
 
 
-def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
+def test_the_result_of_an_old_session_is_discarded(timed_app, clock, ledger):
     app = timed_app
     release = threading.Event()
 
@@ -136,7 +136,7 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
     assert kinds(run) == ["enqueued", "started", lost, "started", "done"]
 
 
-def test_a_claim_that_comes_back_after_its_session_was_lost_does_not_begin(app, ledger, monkeypatch):
+def test_a_claim_that_returns_after_its_session_was_lost_does_not_start(app, ledger, monkeypatch):
     @app.task(name="work")
     async def work() -> str:
         ledger.write(app.runs.__self__ is app)
@@ -193,7 +193,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
     assert ledger.lines() == []
 
 
-def test_a_worker_with_the_name_of_a_dead_one_adopts_nothing(app, make_app, long, ledger):
+def test_a_worker_with_a_dead_workers_name_takes_over_nothing(app, make_app, long, ledger):
     """Nor does one with its pid: the name is made of host and pid."""
     from holdfast.engine.session import worker_name
 

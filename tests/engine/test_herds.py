@@ -70,7 +70,7 @@ def herd(timed_app, ledger, request, caplog) -> Herd:
     return Herd(timed_app, ledger, *request.param)
 
 
-def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_goes_first(herd, clock):
+def test_many_due_runs_become_ready_in_batches_behind_urgent_work(herd, clock):
     app = herd.app
     due = herd.due_times()
     assert herd.states() == {"scheduled": len(due), "waiting": herd.size - len(due)}
@@ -97,7 +97,7 @@ def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_
     assert herd.states() == {"ready": herd.size - started, "running": started + ticks}
 
 
-def test_retries_and_sleepers_due_at_once_all_run_and_others_in_between(herd, clock, ledger, database_url):
+def test_many_due_runs_all_run_and_other_work_in_between(herd, clock, ledger, database_url):
     app = herd.app
     clock.forward(10 * DELAY)
     asked = []

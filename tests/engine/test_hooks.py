@@ -1,4 +1,4 @@
-"""What authors hang around the work: on_start, on_stop, on_failure, resources."""
+"""Hooks and resources: on_start, on_stop, on_failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast import Retry
 from holdfast.errors import StoreUnavailable
 
 
-def test_start_hooks_of_every_kind_make_resources_for_tasks_and_are_closed_in_reverse(app, ledger):
+def test_start_hooks_of_every_kind_provide_resources_and_close_in_reverse(app, ledger):
     @app.on_start
     def plain():
         app.resources["plain"] = 1
@@ -135,7 +135,7 @@ def test_a_stop_hook_that_raises_does_not_keep_others_from_running(app, ledger, 
     assert app.store.sessions.list_live() == []
 
 
-def test_stop_hooks_have_a_moment_also_when_the_worker_is_in_a_hurry(app, ledger, caplog):
+def test_stop_hooks_get_a_moment_even_in_a_hurried_stop(app, ledger, caplog):
     @app.on_stop
     async def last():
         for _ in range(10):
@@ -150,7 +150,7 @@ def test_stop_hooks_have_a_moment_also_when_the_worker_is_in_a_hurry(app, ledger
     assert "hooks" not in caplog.text
 
 
-def test_failure_hooks_hear_of_failed_runs_before_the_worker_is_gone(app, ledger):
+def test_failure_hooks_run_before_the_worker_has_stopped(app, ledger):
     seen = []
 
     @app.on_failure
@@ -181,7 +181,7 @@ def test_failure_hooks_hear_of_failed_runs_before_the_worker_is_gone(app, ledger
     assert ledger.lines() == ["flaky error", "on_stop 1"]
 
 
-def test_failure_hooks_hear_of_overdue_and_crashed_runs_too(timed_app, clock):
+def test_failure_hooks_run_for_overdue_and_crashed_runs(timed_app, clock):
     app = timed_app
     seen = []
     app.on_failure(lambda info: seen.append((info.task, info.error.code)))
@@ -202,7 +202,7 @@ def test_failure_hooks_hear_of_overdue_and_crashed_runs_too(timed_app, clock):
     assert sorted(seen) == [("deadly", "crashed"), ("late", "deadline")]
 
 
-def test_what_belongs_to_a_thread_is_looked_after_around_each_call_and_may_fail(app, ledger, caplog):
+def test_around_calls_run_before_and_after_each_call_and_may_fail(app, ledger, caplog):
     def look_after():
         ledger.write("between")
         raise ValueError("out of order")

@@ -1,4 +1,4 @@
-"""Idempotency keys compare what a run is: task, arguments, tenant. Options don't count (case 18)."""
+"""Idempotency keys compare task, arguments and tenant, but not options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs from enqueue to result: both kinds of functions, and values of every type that authors may use."""
+"""Jobs from enqueue to result: coroutines, plain functions, and values of all supported types."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ VALUES = [
 ]
 
 
-def test_a_coroutine_and_a_plain_function_both_give_their_results(app):
+def test_coroutines_and_plain_functions_return_results(app):
     @app.task(name="async")
     async def double(x: int) -> int:
         await asyncio.sleep(0)
@@ -166,7 +166,7 @@ def test_a_result_is_plain_json_for_an_app_that_lacks_the_code(app, make_app):
     assert make_app().get_run(run.id).result(timeout=5) == {"x": 1, "y": 2}
 
 
-def test_many_jobs_all_end_once(app, ledger):
+def test_many_jobs_each_end_once(app, ledger):
     @app.task(name="note")
     async def note(n: int) -> int:
         ledger.write(n)

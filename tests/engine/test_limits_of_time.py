@@ -23,7 +23,7 @@ def held(app, run):
     return app.store.queries.run(str(run.id)).held
 
 
-def test_a_coroutine_past_its_timeout_is_cancelled_and_tried_again(app, ledger):
+def test_a_coroutine_past_its_timeout_is_cancelled_and_retried(app, ledger):
     @app.task(name="slow", timeout=0.2, retry=Retry(max_attempts=2, delay=0))
     async def slow() -> None:
         ledger.write("began")
@@ -42,7 +42,7 @@ def test_a_coroutine_past_its_timeout_is_cancelled_and_tried_again(app, ledger):
     assert failed.value.error.code == "timeout"
 
 
-def test_a_timeout_given_at_enqueue_comes_before_the_tasks_own(app):
+def test_a_timeout_given_at_enqueue_overrides_the_tasks_own(app):
     @app.task(name="slow", timeout=600, retry=ONCE)
     async def slow() -> None:
         await asyncio.sleep(600)
@@ -52,7 +52,7 @@ def test_a_timeout_given_at_enqueue_comes_before_the_tasks_own(app):
     assert run.info().error.code == "timeout"
 
 
-def test_a_coroutine_that_swallows_its_cancellation_is_given_up(app, ledger):
+def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(app, ledger):
     release = threading.Event()
 
     @app.task(name="stubborn", timeout=0.1, retry=ONCE)
@@ -118,7 +118,7 @@ def test_a_deadline_ends_a_run_that_is_scheduled(timed_app, clock, ledger):
     assert ledger.lines() == []
 
 
-def test_a_deadline_ends_a_run_that_nobody_took(timed_app, clock, ledger):
+def test_a_deadline_ends_a_run_that_was_never_claimed(timed_app, clock, ledger):
     @timed_app.task(name="late")
     def late() -> None:
         ledger.write("ran")
@@ -129,7 +129,7 @@ def test_a_deadline_ends_a_run_that_nobody_took(timed_app, clock, ledger):
     assert (run.info().state, run.info().error.code) == ("failed", "deadline")
 
 
-def test_a_deadline_ends_a_run_between_its_tries(timed_app, clock):
+def test_a_deadline_ends_a_run_between_two_attempts(timed_app, clock):
     @timed_app.task(name="late", deadline=100, retry=Retry(max_attempts=9, delay=60, jitter=0, factor=1))
     def late() -> None:
         raise ValueError("again")
@@ -154,7 +154,7 @@ def test_a_run_that_is_due_and_overdue_is_not_promoted(timed_app, clock):
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
-def test_a_run_claimed_after_its_deadline_does_not_begin(timed_app, clock, ledger, monkeypatch, is_async):
+def test_a_run_claimed_after_its_deadline_does_not_start(timed_app, clock, ledger, monkeypatch, is_async):
     """The timekeeper may be late."""
 
     async def late() -> None:
@@ -174,7 +174,7 @@ def test_a_run_claimed_after_its_deadline_does_not_begin(timed_app, clock, ledge
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
-def test_a_deadline_ends_a_run_under_way(app, ledger, is_async):
+def test_a_deadline_ends_a_running_run(app, ledger, is_async):
     release = threading.Event()
 
     async def wait() -> None:
@@ -196,7 +196,7 @@ def test_a_deadline_ends_a_run_under_way(app, ledger, is_async):
     assert kinds(run)[:3] == ["enqueued", "started", "failed"]
 
 
-def test_the_timer_of_an_attempt_that_ended_is_dropped(app):
+def test_the_timer_of_an_ended_attempt_is_cancelled(app):
     """An hour's timeout must not keep the arguments of every finished run in memory for an hour."""
 
     @app.task(name="quick", timeout=3600)

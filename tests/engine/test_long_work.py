@@ -1,4 +1,4 @@
-"""Work that takes many leases, and work that keeps the event loop to itself, stays with its worker."""
+"""Long attempts, and attempts that block the event loop, stay with their worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocking(ledger):
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["blocked loop", "thread"])
-def test_work_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, ledger, blocking, is_async):
+def test_an_attempt_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, ledger, blocking, is_async):
     block, release = blocking
 
     async def block_loop() -> str:
@@ -55,7 +55,7 @@ def test_work_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, le
     assert [entry.kind for entry in run.history()] == ["enqueued", "started", "done"]
 
 
-def test_a_block_of_the_event_loop_that_is_shorter_than_the_lease_disturbs_nobody(app, make_app, ledger, blocking):
+def test_a_stall_shorter_than_the_lease_affects_no_other_run(app, make_app, ledger, blocking):
     block, release = blocking
 
     async def block_loop() -> str:

@@ -1,4 +1,4 @@
-"""The life cycle of loops: they outlive their ticks, and leave a database in trouble alone for a second."""
+"""The life cycle of loops: they survive failing ticks and back off while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_a_tick_that_raises_does_not_end_its_loop(run, caplog):
     assert "a bug" in caplog.text
 
 
-def test_a_loop_waits_at_least_a_second_before_it_asks_a_database_in_trouble_again(run, caplog):
+def test_a_loop_waits_at_least_a_second_before_it_retries_an_unavailable_database(run, caplog):
     loop = run(Counting(*[StoreUnavailable("gone")] * 3, 0.0))
     wait_until(lambda: len(loop.times) == 5)
     assert all(gap >= FIRST_RETRY_PAUSE_S for gap in loop.gaps()[:3])
     assert caplog.text.count("database error, retrying") == 1, "told once, not with every try"
 
 
-def test_being_woken_does_not_shorten_the_pause_after_trouble(run):
+def test_a_wake_up_does_not_shorten_the_pause_after_a_failure(run):
     loop = run(Counting(StoreUnavailable("gone"), StoreUnavailable("gone"), 0.0))
 
     def woken_often() -> bool:
@@ -87,14 +87,14 @@ def test_a_wake_during_a_tick_is_not_lost(run):
     wait_until(lambda: len(loop.times) == 2)
 
 
-def test_a_loop_in_trouble_stops_at_once(run):
+def test_a_failing_loop_stops_at_once(run):
     loop = run(Counting(*[StoreUnavailable("gone")] * 100))
     wait_until(lambda: loop.times)
     loop.stop(10)
     assert not loop.running
 
 
-def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger):
+def test_every_loop_of_a_worker_survives_a_failing_tick(app, monkeypatch, ledger):
     @app.task(name="work")
     def work(n: int) -> None:
         ledger.write(n)

@@ -1,4 +1,4 @@
-"""Which runs a worker takes, and in which order; where tasks come from; many enqueued at once."""
+"""Which runs a worker claims and in which order; where tasks come from; enqueue_many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def noting(app, ledger):
     return note
 
 
-def test_larger_priority_goes_first_and_equal_priority_first_in_first_out(app, noting, ledger):
+def test_higher_priority_first_then_first_in_first_out(app, noting, ledger):
     for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", -3), ("e", 5), ("f", 9)]:
         noting.options(priority=priority).enqueue(name)
     app.worker(concurrency=1).drain(timeout=60)
@@ -45,7 +45,7 @@ def test_the_order_holds_across_tasks_and_queues(app, ledger):
     assert ledger.lines() == [str(n) for _, n in sorted(expected)]
 
 
-def test_a_worker_takes_only_its_queues(app, noting, ledger):
+def test_a_worker_claims_only_from_its_queues(app, noting, ledger):
     noting.options(queue="mail").enqueue("mail")
     noting.options(queue="billing").enqueue("billing")
     noting.enqueue("default")
@@ -78,7 +78,7 @@ def test_a_worker_finds_tasks_and_queues_that_appear_while_it_works(app, noting,
         wait_until(lambda: len(ledger.lines()) == 2)
 
 
-def test_an_alias_takes_runs_of_the_old_name(app, make_app, ledger):
+def test_an_alias_claims_runs_of_the_old_name(app, make_app, ledger):
     old = make_app().remote("old.name").enqueue("x")
 
     @app.task(name="new.name", aliases=("old.name",))
@@ -122,7 +122,7 @@ def test_include_imports_modules_when_a_worker_starts(database_url, tmp_path, mo
             sys.modules.pop(name, None)
 
 
-def test_a_module_that_cannot_be_included_is_told_at_the_start(database_url):
+def test_a_module_that_cannot_be_included_fails_the_start(database_url):
     with (
         Holdfast(database_url, include=["no_such_module_of_ours"]) as app,
         pytest.raises(ConfigError, match="no_such_m"),
@@ -130,7 +130,7 @@ def test_a_module_that_cannot_be_included_is_told_at_the_start(database_url):
         app.worker().drain(timeout=5)
 
 
-def test_an_unknown_name_is_looked_for_in_include_and_then_refused(app):
+def test_an_unknown_name_is_looked_up_in_include_and_then_rejected(app):
     with pytest.raises(UnknownTask, match="no task 'nothing'"):
         app.registry.get("nothing")
 
@@ -151,7 +151,7 @@ def test_enqueue_many_of_several_tasks_keeps_order_and_types(app):
     assert app.enqueue_many([]) == one.enqueue_many([]) == []
 
 
-def test_enqueue_many_is_all_or_none(app, noting):
+def test_enqueue_many_is_atomic(app, noting):
     noting.options(key="taken").enqueue("first")
     with pytest.raises(KeyConflict):
         app.enqueue_many([noting.request("new"), noting.options(key="taken").request("other"), noting.request("more")])
@@ -164,7 +164,7 @@ def test_enqueue_many_is_all_or_none(app, noting):
     assert len(app.runs()) == 1
 
 
-def test_more_than_a_batch_is_still_all_or_none(app, noting):
+def test_more_than_one_batch_is_still_atomic(app, noting):
     noting.options(key="taken").enqueue("first")
     requests = [noting.request(str(n)) for n in range(1200)] + [noting.options(key="taken").request("other")]
     with pytest.raises(KeyConflict):
@@ -174,14 +174,19 @@ def test_more_than_a_batch_is_still_all_or_none(app, noting):
     assert len(app.runs(limit=1000)) == 1000
 
 
+<<<<<<< HEAD
 def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
     with pytest.raises(ConfigError, match="limit .x. is not declared"):
+=======
+def test_an_undeclared_limit_is_rejected_by_name(app, noting):
+    with pytest.raises(ConfigError, match="limit 'x' is not declared"):
+>>>>>>> main
         noting.options(limits=["x"]).enqueue("a")
     assert app.runs() == []
 
 
 @pytest.mark.parametrize("soon", [0, 3600])
-def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkeypatch, soon):
+def test_a_saturated_worker_waits_for_more_free_slots(app, monkeypatch, soon):
     monkeypatch.setattr(claimer, "SATURATED_PAUSE_S", soon)
     started, released = set(), set()
 

@@ -1,4 +1,4 @@
-"""The pruner: what is old goes in batches, with a rest between them that depends on how long one takes."""
+"""The pruner deletes in batches, with pauses as long as a batch takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.engine.loops.maintenance import Pruner
 OLD = 40 * 86_400_000_000
 
 
-def test_between_two_batches_it_rests_no_longer_than_one_took(world):
+def test_the_pause_between_batches_is_no_longer_than_a_batch(world):
     for _ in range(3):
         runs = [world.new() for _ in range(400)]
         world.store.enqueuer.enqueue(runs)
@@ -25,7 +25,7 @@ def test_between_two_batches_it_rests_no_longer_than_one_took(world):
     assert world.rows("runs") == 0
 
 
-def test_counters_of_limits_go_in_batches_too_until_none_is_left(world):
+def test_counters_of_limits_are_pruned_in_batches(world):
     for n in range(1200):
         world.sql(
             "insert into {schema}limits (place, name, touched_at) values (:place, 'by user', :now)",

@@ -33,7 +33,7 @@ def test_a_run_is_found_by_its_id_in_any_form(app, work):
             app.get_run(unknown)
 
 
-def test_info_tells_all_that_was_asked_for(app, work):
+def test_info_contains_all_options_given_at_enqueue(app, work):
     before = datetime.now(UTC)
     run = work.options(queue="q", priority=4, tenant="acme", tags=["a", "b"]).enqueue(5)
     info = run.info()
@@ -76,7 +76,7 @@ def test_a_page_may_end_exactly_with_the_last_run(app, work):
     assert (len(page), page.after) == (4, None)
 
 
-def test_waiting_for_a_result_can_end_without_one(app, work):
+def test_waiting_for_a_result_can_time_out(app, work):
     run = work.enqueue(1)
     with pytest.raises(ResultTimeout, match=str(run.id)) as late:
         run.result(timeout=0.05)
@@ -111,7 +111,7 @@ async def test_every_awaited_verb_works_on_a_running_loop(app, work):
     await app.aclose()
 
 
-async def test_every_blocking_verb_is_refused_on_a_running_loop_and_names_its_other_form(app, work):
+async def test_every_blocking_verb_is_rejected_on_a_running_loop_and_names_its_async_form(app, work):
     run = await work.aenqueue(1)
     calls = {
         "ainfo": run.info,
@@ -137,7 +137,7 @@ async def test_every_blocking_verb_is_refused_on_a_running_loop_and_names_its_ot
     assert len(await app.aruns()) == 1
 
 
-def test_the_blocking_verbs_work_in_author_code_in_threads(app, work):
+def test_the_blocking_verbs_work_in_user_code_in_threads(app, work):
     @app.task(name="caller")
     def caller() -> int:
         return work.enqueue(3).result(timeout=30) + len(app.runs())

@@ -1,4 +1,4 @@
-"""What follows a failure: another try after a delay, or the end."""
+"""What follows a failure: a retry after a delay, or a final failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def drain(app):
     app.worker().drain(timeout=60)
 
 
-def test_a_failed_try_waits_for_its_delay_and_is_tried_again(timed_app, clock, ledger):
+def test_a_failed_attempt_is_retried_after_its_delay(timed_app, clock, ledger):
     @timed_app.task(name="flaky", retry=Retry(max_attempts=3, delay=10, factor=3, jitter=0))
     async def flaky() -> str:
         ledger.write("try")
@@ -45,7 +45,7 @@ def test_a_failed_try_waits_for_its_delay_and_is_tried_again(timed_app, clock, l
     assert [entry.attempt for entry in run.history()] == [0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_is_three_tries(app, monkeypatch, ledger):
+def test_the_default_is_three_attempts(app, monkeypatch, ledger):
     monkeypatch.setattr("holdfast.policy.retry_decision.delay_before_retry", lambda *_: 0)
 
     @app.task(name="hopeless")
@@ -89,7 +89,7 @@ def test_retry_after_chooses_the_delay(timed_app, clock, delay):
     assert run.info().state == "failed", "it counts as a try"
 
 
-def test_only_what_on_names_is_retried_and_nothing_that_never_on_names(app, ledger):
+def test_on_and_never_on_decide_which_exceptions_are_retried(app, ledger):
     @app.task(name="picky", retry=Retry(max_attempts=3, delay=0, on=LookupError, never_on=KeyError))
     def picky(which: str) -> None:
         ledger.write(which)
@@ -101,7 +101,7 @@ def test_only_what_on_names_is_retried_and_nothing_that_never_on_names(app, ledg
     assert {info.state for info in app.runs()} == {"failed"}
 
 
-def test_a_retry_given_at_enqueue_comes_before_the_tasks_own(app, ledger):
+def test_a_retry_policy_given_at_enqueue_overrides_the_tasks_own(app, ledger):
     @app.task(name="often", retry=Retry(max_attempts=5, delay=0))
     def often(which: str) -> None:
         ledger.write(which)
@@ -114,7 +114,7 @@ def test_a_retry_given_at_enqueue_comes_before_the_tasks_own(app, ledger):
     assert ledger.counts() == {"once": 1, "twice": 2, "as declared": 5}
 
 
-def test_what_ends_a_thread_is_a_failure_of_the_run_and_not_of_the_worker(app):
+def test_system_exit_in_a_thread_fails_the_run_and_not_the_worker(app):
     @app.task(name="exit", retry=Retry(max_attempts=1))
     def leave() -> None:
         raise SystemExit(3)
@@ -135,7 +135,7 @@ def test_what_ends_a_thread_is_a_failure_of_the_run_and_not_of_the_worker(app):
     assert last.result(timeout=5) == 1
 
 
-def test_kept_arguments_that_no_longer_fit_fail_the_run_without_a_call(app, make_app, ledger):
+def test_stored_arguments_that_no_longer_fit_fail_the_run_without_a_call(app, make_app, ledger):
     app.remote("changed").enqueue("text", extra=1)
 
     @app.task(name="changed")
@@ -149,7 +149,7 @@ def test_kept_arguments_that_no_longer_fit_fail_the_run_without_a_call(app, make
     assert ledger.lines() == []
 
 
-def test_an_authors_own_payload_error_is_a_failure_like_any_other(app, ledger):
+def test_a_payload_error_raised_by_user_code_is_an_ordinary_failure(app, ledger):
     @app.task(name="inner")
     def inner(x: object) -> None: ...
 
@@ -163,7 +163,7 @@ def test_an_authors_own_payload_error_is_a_failure_like_any_other(app, ledger):
     assert (run.info().state, run.info().error.code, len(ledger.lines())) == ("failed", "error", 2)
 
 
-def test_a_traceback_begins_with_the_authors_code(app):
+def test_a_traceback_starts_in_user_code(app):
     @app.task(name="failing", retry=Retry(max_attempts=1))
     def failing() -> None:
         raise ValueError("no")

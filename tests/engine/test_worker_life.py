@@ -27,12 +27,12 @@ def add(app):
     return add
 
 
-def test_drain_ends_at_once_when_there_is_nothing_to_do(app, add):
+def test_drain_returns_at_once_when_there_is_nothing_to_do(app, add):
     assert app.worker().drain(timeout=60) == 0
     assert app.store.sessions.list_live() == []
 
 
-def test_drain_follows_runs_that_runs_make(app, ledger):
+def test_drain_executes_runs_that_runs_enqueue(app, ledger):
     @app.task(name="tree")
     def tree(depth: int) -> None:
         ledger.write(depth)
@@ -44,13 +44,13 @@ def test_drain_follows_runs_that_runs_make(app, ledger):
     assert ledger.counts() == {str(depth): 2 ** (5 - depth) for depth in range(6)}
 
 
-def test_drain_leaves_what_is_scheduled_for_later(app, add):
+def test_drain_leaves_scheduled_runs_alone(app, add):
     run = add.options(delay=3600).enqueue(1, 2)
     assert app.worker().drain(timeout=60) == 0
     assert run.info().state == "scheduled"
 
 
-def test_drain_gives_up_after_its_timeout_and_hands_back(app):
+def test_drain_times_out_and_releases_its_runs(app):
     @app.task(name="long")
     async def long() -> None:
         await asyncio.sleep(600)
@@ -78,7 +78,7 @@ async def test_adrain_works_on_the_running_loop_and_has_a_timeout(app, add):
     assert (await waiting.ainfo()).state == "ready"
 
 
-async def test_author_code_runs_on_the_loop_of_async_with(app):
+async def test_user_code_runs_on_the_loop_of_async_with(app):
     @app.task(name="where")
     async def where() -> bool:
         return asyncio.get_running_loop() is here
@@ -101,7 +101,7 @@ def test_a_worker_in_a_with_block_works_until_its_end(app, add):
         late.result(timeout=0.3)
 
 
-def test_run_in_a_thread_ends_when_told(app, add):
+def test_run_in_a_thread_ends_after_stop(app, add):
     worker = app.worker()
     thread = threading.Thread(target=worker.run)
     thread.start()
@@ -112,7 +112,7 @@ def test_run_in_a_thread_ends_when_told(app, add):
     assert app.store.sessions.list_live() == []
 
 
-async def test_arun_ends_when_told_or_cancelled(app, add):
+async def test_arun_ends_after_stop_or_cancellation(app, add):
     worker = app.worker()
     working = asyncio.create_task(worker.arun())
     run = await add.aenqueue(2, 2)
@@ -127,7 +127,7 @@ async def test_arun_ends_when_told_or_cancelled(app, add):
     assert await asyncio.to_thread(app.store.sessions.list_live) == []
 
 
-async def test_arun_leaves_the_threads_of_the_loop_to_author_code(app):
+async def test_arun_leaves_the_executor_of_the_loop_to_user_code(app):
     """All of them, also where there is but one."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
@@ -164,7 +164,7 @@ def test_a_worker_cannot_be_started_twice(app, add):
     ],
     ids=str,
 )
-def test_settings_that_cannot_work_are_refused(tmp_path, settings):
+def test_invalid_settings_are_rejected(tmp_path, settings):
     with pytest.raises(ConfigError):
         Holdfast(f"sqlite:///{tmp_path / 'x.db'}").worker(**settings)
     assert not (tmp_path / "x.db").exists()
@@ -243,7 +243,7 @@ def test_a_stop_lets_runs_finish_within_the_grace(app, ledger):
     assert kinds(run) == ["enqueued", "started", "done"]
 
 
-def test_a_stop_cancels_and_hands_back_what_outlives_the_grace_uncharged(app, ledger):
+def test_a_stop_cancels_and_releases_runs_that_outlive_the_grace_uncharged(app, ledger):
     @app.task(name="long", retry=Retry(max_attempts=2, delay=3600))
     async def long() -> None:
         ledger.write("began")
@@ -268,7 +268,7 @@ def test_a_stop_cancels_and_hands_back_what_outlives_the_grace_uncharged(app, le
     assert kinds(run)[-1] == "retrying", "one of two tries was charged for being handed back"
 
 
-def test_a_thread_that_outlives_the_with_block_stays_marked_until_it_ends(app, make_app, ledger):
+def test_a_run_whose_thread_outlives_the_with_block_stays_claimed_until_it_ends(app, make_app, ledger):
     release = threading.Event()
 
     @app.task(name="long", retry=Retry(max_attempts=1))
@@ -292,7 +292,7 @@ def test_a_thread_that_outlives_the_with_block_stays_marked_until_it_ends(app, m
     assert kinds(run) == ["enqueued", "started", "handed_back", "let_go", "started", "done"]
 
 
-def test_what_got_done_after_it_was_told_to_be_handed_back_is_done(app, ledger):
+def test_a_run_that_completes_after_the_request_to_release_it_is_done(app, ledger):
     @app.task(name="careful")
     async def careful() -> str:
         ledger.write("began")
@@ -309,7 +309,7 @@ def test_what_got_done_after_it_was_told_to_be_handed_back_is_done(app, ledger):
 
 
 @pytest.mark.parametrize("kind", ["job", "durable"])
-def test_what_was_said_in_the_turn_in_which_the_loop_is_blocked(app, ledger, monkeypatch, kind):
+def test_writes_of_the_turn_in_which_the_loop_blocks_are_committed(app, ledger, monkeypatch, kind):
     """The end of a job is written while the loop is blocked. What a durable function said comes later, and the worker
     doesn't wait for it when it stops."""
     monkeypatch.setattr("holdfast.engine.worker.FLUSH_TIMEOUT_S", 3600.0)
@@ -344,7 +344,7 @@ def test_what_was_said_in_the_turn_in_which_the_loop_is_blocked(app, ledger, mon
         assert quick.result(timeout=30) == "quick"
 
 
-def test_a_blocked_loop_does_not_keep_its_runs_from_being_handed_back(app, ledger):
+def test_runs_of_a_blocked_loop_are_released(app, ledger):
     release = threading.Event()
 
     @app.task(name="block")

@@ -74,7 +74,7 @@ def test_anything_else_in_the_result_pipe_is_a_crash_of_that_process(app, task, 
         assert gone(before)
 
 
-def test_what_is_left_in_the_pipe_of_an_idle_process_harms_no_other_run(app, task, mark, go):
+def test_data_left_in_the_pipe_of_an_idle_process_affects_no_other_run(app, task, mark, go):
     leave_a_writer_behind, own_pid = task(tasks.leave_a_writer_behind), task(tasks.own_pid)
     with app.worker(concurrency=1):
         before = leave_a_writer_behind.enqueue(mark, str(go)).result(timeout=60)

@@ -1,4 +1,4 @@
-"""Tasks with `run_in="process"`: killable, and alone in their misfortune."""
+"""Tasks with `run_in="process"`: they can be killed, and their crashes affect no other run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_arguments_and_results_keep_their_types(app):
         assert total.enqueue(tasks.Order(1, ["rope"])).result(timeout=60) == tasks.Order(2, ["ROPE"])
 
 
-def test_processes_are_others_than_the_worker_and_are_kept_warm(app):
+def test_processes_are_not_the_workers_own_and_are_reused(app):
     own_pid = app.task(run_in="process")(tasks.own_pid)
     with app.worker():
         pids = {own_pid.enqueue().result(timeout=60) for _ in range(20)}
@@ -45,7 +45,7 @@ def test_processes_are_others_than_the_worker_and_are_kept_warm(app):
     assert len(pids) == 1
 
 
-def test_an_exception_is_retried_as_elsewhere(app):
+def test_an_exception_is_retried(app):
     failing = app.task(run_in="process", retry=Retry(max_attempts=2, delay=0.01))(tasks.raise_value_error)
     with app.worker():
         run = failing.enqueue()
@@ -56,7 +56,7 @@ def test_an_exception_is_retried_as_elsewhere(app):
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
-def test_arguments_that_an_authors_type_refuses_in_its_own_way_are_an_error_everywhere(app, place):
+def test_an_exception_of_a_custom_argument_type_is_an_error_everywhere(app, place):
     price = app.task(run_in=place, retry=Retry(max_attempts=1), max_crashes=0)(tasks.price)
     with app.worker(), pytest.raises(RunFailed) as caught:
         app.remote(price.name).enqueue({"name": "anchor"}).result(timeout=60)
@@ -64,7 +64,7 @@ def test_arguments_that_an_authors_type_refuses_in_its_own_way_are_an_error_ever
 
 
 @pytest.mark.parametrize("harm", ["abort", "hog"])
-def test_a_process_that_dies_fails_its_run_alone_while_neighbours_finish(app, mark, harm):
+def test_a_process_that_dies_fails_only_its_own_run(app, mark, harm):
     settings = {"abort": {}, "hog": {"memory": MEMORY}}[harm]
     harmful = app.task(run_in="process", max_crashes=1, **settings)(getattr(tasks, harm))
     neighbour = app.task(run_in="process")(tasks.nothing)
@@ -82,7 +82,7 @@ def test_a_process_that_dies_fails_its_run_alone_while_neighbours_finish(app, ma
     assert {other.info().attempt for other in others} == {1}
 
 
-def test_a_process_that_leaves_by_itself_counts_as_a_crash(app):
+def test_a_process_that_exits_counts_as_a_crash(app):
     leave = app.task(run_in="process", max_crashes=0)(tasks.leave)
     with app.worker():
         with pytest.raises(RunFailed, match="with code 7") as caught:
@@ -90,7 +90,7 @@ def test_a_process_that_leaves_by_itself_counts_as_a_crash(app):
     assert caught.value.error.code == "crashed"
 
 
-def test_what_a_dead_process_started_is_neither_waited_for_nor_left(app, mark):
+def test_programs_started_by_a_dead_process_are_killed_and_not_waited_for(app, mark):
     leaving = app.task(run_in="process", max_crashes=0)(tasks.start_another)
     with app.worker():
         with pytest.raises(RunFailed) as caught:
@@ -100,7 +100,7 @@ def test_what_a_dead_process_started_is_neither_waited_for_nor_left(app, mark):
         wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_timeout_kills_even_what_holds_the_gil(app, mark):
+def test_a_timeout_kills_a_task_that_holds_the_gil(app, mark):
     still = app.task(run_in="process", timeout=0.5, retry=Retry(max_attempts=2, delay=0.01))(tasks.stand_still)
     with app.worker():
         run = still.enqueue(mark)
@@ -121,7 +121,7 @@ def test_cancelling_kills_the_process(app, mark):
         wait_until(lambda: kinds(run)[-1] == "let_go")
 
 
-def test_a_worker_that_stops_hands_back_and_leaves_no_process(app, mark, children):
+def test_a_stopping_worker_releases_its_runs_and_leaves_no_process(app, mark, children):
     forever = app.task(run_in="process")(tasks.wait_for_ever)
     with app.worker(grace=0):
         run = forever.enqueue(mark)
@@ -226,21 +226,21 @@ def test_a_module_that_the_process_cannot_import_fails_the_attempt_with_its_reas
         lost.enqueue(1).result(timeout=60)
 
 
-def test_what_a_process_cannot_import_is_refused_at_once(app):
+def test_a_function_that_a_process_cannot_import_is_rejected_at_declaration(app):
     with pytest.raises(TaskError, match="needs an importable function"):
 
         @app.task(name="inner", run_in="process")
         def inner() -> None: ...
 
 
-def test_memory_is_for_processes_and_a_number_of_bytes(app):
+def test_memory_is_only_for_processes_and_a_number_of_bytes(app):
     with pytest.raises(ConfigError, match='run_in="process"'):
         app.task(name="a", memory=MEMORY)(tasks.nothing)
-    with pytest.raises(ConfigError, match="at least .* bytes"):
+    with pytest.raises(ConfigError, match="bytes"):
         app.task(name="b", run_in="process", memory=5)(tasks.nothing)
 
 
-def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
+def test_an_answer_sent_right_before_death_counts(monkeypatch):
     """Else an attempt whose author code had begun would be begun again, and nobody would know of the first."""
     monkeypatch.setattr(pool, "POLL_INTERVAL_S", 0)
     child = object.__new__(pool.TaskProcess)
@@ -272,7 +272,7 @@ def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     os.close(child._answers)
 
 
-def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
+def test_a_process_killed_while_it_answers_is_not_reused(app):
     """Else the kill could reach the next attempt that it is given."""
     claim = Claim("a run", 0, 0, 0, 0, 1, 1, 0, None, "[]", None)
     attempt = Attempt(claim, app.task(run_in="process")(tasks.own_pid), "")
@@ -312,7 +312,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     assert ours._idle == []
 
 
-def test_a_process_for_which_there_are_no_pipes_leaves_none_open(monkeypatch):
+def test_a_process_that_gets_no_pipes_leaves_none_open(monkeypatch):
     pipe, made = os.pipe, []
 
     def one_pipe():

@@ -13,7 +13,7 @@ from uuid import UUID
 from greenlet import greenlet
 
 from holdfast.engine.components import WorkerComponents, WorkerSettings
-from holdfast.engine.event_loop import STALL_S
+from holdfast.engine.runner import STALL_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable

@@ -1,4 +1,4 @@
-"""One tidy log: whole lines, each with the number of its worker."""
+"""The output of worker processes: whole lines, each with the number of its worker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_pauses_double_up_to_the_longest():
     assert slot.pause(RestartPolicy()) == 30
 
 
-def test_a_worker_that_died_of_its_work_is_replaced_soon():
+def test_a_worker_that_died_after_its_start_is_replaced_soon():
     slot = Slot(1)
     pauses = []
     for slot.deaths in range(1, 9):
@@ -79,7 +79,7 @@ def test_a_worker_that_died_of_its_work_is_replaced_soon():
     ("code", "words"),
     [(0, "exited with code 0"), (-9, "was killed by SIGKILL"), (-63, "was killed by signal 63")],
 )
-def test_an_end_is_told_in_words(code, words):
+def test_exits_are_described_in_words(code, words):
     assert describe_exit(code) == words
 
 
@@ -118,7 +118,7 @@ def test_forced_colours_reach_the_workers_too(supervise):
     assert re.search("\x1b\\[36mworker 1 \\| \x1b\\[0m\x1b\\[2m[\\d:]{8}\x1b\\[0m INFO", supervisor.log)
 
 
-def test_programs_of_tasks_do_not_read_the_supervisors_orders(app, supervise):
+def test_programs_of_tasks_do_not_read_the_supervisors_messages(app, supervise):
     supervisor = supervise(1)
     assert "EOFError" in app.remote("read_input").enqueue().result(30)
     supervisor.signal(signal.SIGTERM)

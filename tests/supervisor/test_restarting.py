@@ -64,14 +64,14 @@ def test_each_death_in_a_row_makes_the_pause_longer(supervise):
     assert re.findall(r"restart_in=([\d.]+)s", supervisor.log) == ["0.5", "1.0"]
 
 
-def test_a_worker_that_ends_unasked_is_started_again(supervise):
+def test_a_worker_that_exits_by_itself_is_restarted(supervise):
     supervisor = supervise(1)
     os.kill(at_work(supervisor)["1"], signal.SIGTERM)
     wait_until(lambda: supervisor.log.count("worker started") == 2, what="another worker")
     assert 'reason="exited with code 0" restart_in=' in supervisor.log
 
 
-def test_an_app_that_cannot_be_imported_is_given_up_with_its_exit_code(start):
+def test_the_supervisor_gives_up_an_app_that_cannot_be_imported(start):
     supervisor = start("-m", "holdfast.cli", "worker", "--app", "nothing_here:app", "--processes", "2")
     assert supervisor.wait(60) == 2, supervisor.log
     (line,) = [line for line in supervisor.log.splitlines() if "supervisor gave up" in line]

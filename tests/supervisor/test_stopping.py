@@ -43,7 +43,7 @@ def test_a_signal_to_everyone_at_once_counts_once(app, supervise, ledger):
     assert run.info().state == "done"
 
 
-def test_a_second_signal_hands_back_at_once(app, supervise, ledger):
+def test_a_second_signal_releases_runs_at_once(app, supervise, ledger):
     supervisor = supervise(2, "--grace=600")
     run = begin_nap(app, ledger, 600)
     supervisor.signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_programs_that_tasks_started_end_with_their_worker(app, supervise, ledge
     wait_until(lambda: program not in running(supervisor.pid), what="the end of the program")
 
 
-def test_ctrl_z_stops_the_whole_family_and_fg_wakes_it(app, supervise, ledger):
+def test_ctrl_z_suspends_all_processes_and_fg_resumes_them(app, supervise, ledger):
     supervisor = supervise(1)
     worker = children(supervisor.pid)[0].pid
     supervisor.signal(signal.SIGTSTP)

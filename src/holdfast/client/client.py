@@ -49,6 +49,7 @@ class Client:
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
         self.decode_result = self.results.decode_result
+        self.ended = self.results.waiter.poll_now  # Called when a worker of this process may have finished a run.
 
     def bind(self, store: Store) -> None:
         """Switch to another store, for existing tasks and handles too. Not while calls are in progress."""
@@ -81,10 +82,6 @@ class Client:
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)
-
-    def ended(self) -> None:
-        """Poll for results now, because a worker of this process may have finished a run."""
-        self.results.waiter.poll_now()
 
     # Reading runs
 

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.client.handle import Run
 from holdfast.database.caller_connection import AsyncCallerConnection
 from holdfast.errors import ConfigError, GraphError
-from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
@@ -21,7 +21,7 @@ from holdfast.store.run_reader import RunReader
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
-from holdfast.task.scope import refuse_in_body
+from holdfast.task.scope import refuse_in_body, reject_in_event_loop
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client

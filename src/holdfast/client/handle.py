@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
-from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
 from holdfast.model.run import Chunk, RunInfo
+from holdfast.task.scope import reject_in_event_loop
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client

@@ -14,14 +14,14 @@ from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.client.handle import Run
 from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
 from holdfast.errors import ConfigError
-from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
 from holdfast.store import NewRun, Store
 from holdfast.store.limits import counter_key
 from holdfast.task.declared_limits import DeclaredLimit
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
-from holdfast.task.scope import refuse_in_body
+from holdfast.task.scope import refuse_in_body, reject_in_event_loop
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
 
@@ -176,7 +176,7 @@ class RunCreator:
 
     def declare_limits(self) -> None:
         """Store the declared limits that the database doesn't know yet, because no worker has started."""
-        new = [limit for limit in self._registry.limits if limit not in self._declared]
+        new = [limit for limit in list(self._registry.limits.by_name.values()) if limit not in self._declared]
         if new:
             self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
             if not self._store.database.in_user_transaction():  # The caller may roll back.

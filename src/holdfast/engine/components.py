@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt, StopReason
-from holdfast.engine.event_loop import LoopMonitor, StallHandler
+from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
@@ -25,7 +25,7 @@ from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.loops.timers import TimerLoop
 from holdfast.engine.loops.trigger_poller import TriggerPoller
 from holdfast.engine.loops.wait_poller import WaitPoller
-from holdfast.engine.runner import Runner
+from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
 from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread

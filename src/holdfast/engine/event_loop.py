@@ -1,4 +1,4 @@
-"""The event loop for coroutines: its thread, a monitor of its responsiveness, and what happens when code blocks it.
+"""The event loop for coroutines: its thread, and what happens when code blocks it.
 
 A coroutine that blocks (`time.sleep`, a synchronous HTTP call) stops every other coroutine of its worker, their
 timeouts included. The heartbeat has its own thread and would renew the lease forever. So another thread watches the
@@ -32,13 +32,11 @@ from holdfast.telemetry import log
 from holdfast.telemetry.log_format import current_attempt
 
 if TYPE_CHECKING:
-    from holdfast.engine.runner import Runner
+    from holdfast.engine.runner import LoopMonitor, Runner
     from holdfast.engine.session import WorkerState
     from holdfast.store import End
 
 T = TypeVar("T")
-STALL_S = 0.25
-"""A loop that takes longer than this to run a callback is stalled."""
 REPORT_STALL_S = 1.0
 """A stall that lasts longer than this is reported as a problem of the worker."""
 LOST_THREADS_SHARE = 0.25
@@ -86,56 +84,6 @@ class EventLoopThread:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-
-
-class LoopMonitor:
-    """Measures how long the event loop takes to run a callback that another thread schedules."""
-
-    def __init__(self) -> None:
-        self.on_recovered: Callable[[], None] = lambda: None
-        """Called on the loop when it has answered after a stall."""
-        self._sent_at: float | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread: int | None = None
-        """The id of the loop's thread, known after its first answer."""
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Measure this loop from now on."""
-        self.loop = loop
-        self.ping()
-
-    def ping(self) -> None:
-        """Schedule a callback, unless one is pending. From any thread."""
-        if self._sent_at is None and self.loop is not None:
-            self.sent()
-            try:
-                self.loop.call_soon_threadsafe(self.answered)
-            except RuntimeError:  # the loop is closed: the worker has stopped
-                self._sent_at = None
-
-    def sent(self) -> None:
-        """Start a measurement: the caller is about to schedule a callback that calls `answered`."""
-        if self._sent_at is None:
-            self._sent_at = time.monotonic()
-
-    def answered(self) -> None:
-        """End the measurement. Called on the loop, by the scheduled callback."""
-        self.thread = threading.get_ident()
-        sent_at, self._sent_at = self._sent_at, None
-        if sent_at is not None and time.monotonic() - sent_at > STALL_S:
-            self.on_recovered()
-
-    @property
-    def lag(self) -> float:
-        """For how many seconds the scheduled callback has been waiting for the loop; 0.0 if none is pending."""
-        sent_at = self._sent_at
-        return 0.0 if sent_at is None else time.monotonic() - sent_at
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the loop lags so much that it must not be given more work."""
-        sent_at = self._sent_at
-        return sent_at is not None and time.monotonic() - sent_at > STALL_S
 
 
 class WorkerStatus(msgspec.Struct, omit_defaults=True):

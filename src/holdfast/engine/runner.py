@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -20,7 +21,6 @@ from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
-from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.session import WorkerState
@@ -34,10 +34,62 @@ from holdfast.store.limits import can_read_limits
 from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
+STALL_S = 0.25
+"""An event loop that takes longer than this to run a callback is stalled."""
 MAX_LEFTOVER_RUNS = 20
 """How many runs with leftover code a worker reports at most."""
 CLEANUP_GRACE_S = 1.0
 """How long a cancelled coroutine may take to clean up before it counts as unresponsive."""
+
+
+class LoopMonitor:
+    """Measures how long the event loop takes to run a callback that another thread schedules."""
+
+    def __init__(self) -> None:
+        self.on_recovered: Callable[[], None] = lambda: None
+        """Called on the loop when it has answered after a stall."""
+        self._sent_at: float | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: int | None = None
+        """The id of the loop's thread, known after its first answer."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure this loop from now on."""
+        self.loop = loop
+        self.ping()
+
+    def ping(self) -> None:
+        """Schedule a callback, unless one is pending. From any thread."""
+        if self._sent_at is None and self.loop is not None:
+            self.sent()
+            try:
+                self.loop.call_soon_threadsafe(self.answered)
+            except RuntimeError:  # the loop is closed: the worker has stopped
+                self._sent_at = None
+
+    def sent(self) -> None:
+        """Start a measurement: the caller is about to schedule a callback that calls `answered`."""
+        if self._sent_at is None:
+            self._sent_at = time.monotonic()
+
+    def answered(self) -> None:
+        """End the measurement. Called on the loop, by the scheduled callback."""
+        self.thread = threading.get_ident()
+        sent_at, self._sent_at = self._sent_at, None
+        if sent_at is not None and time.monotonic() - sent_at > STALL_S:
+            self.on_recovered()
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the scheduled callback has been waiting for the loop; 0.0 if none is pending."""
+        sent_at = self._sent_at
+        return 0.0 if sent_at is None else time.monotonic() - sent_at
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the loop lags so much that it must not be given more work."""
+        sent_at = self._sent_at
+        return sent_at is not None and time.monotonic() - sent_at > STALL_S
 
 
 class Runner:
@@ -405,6 +457,6 @@ def _end_before_start(attempt: Attempt) -> End | None:
         return attempt.released()
     if attempt.claim.deadline_in is not None and attempt.claim.deadline_in <= 0:
         return attempt.deadline_exceeded()
-    if not can_read_limits(attempt.claim.limits):
+    if attempt.claim.limits is not None and not can_read_limits(attempt.claim.limits):
         return attempt.invalid_arguments(PayloadError("the run's stored limits are corrupt; enqueue it again"))
     return None

@@ -6,21 +6,11 @@ therefore imported on first use.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from holdfast.errors import BlockingCall
-
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def reject_in_event_loop(verb: str, instead: str | None = None) -> None:
-    """Raise BlockingCall if an event loop runs in this thread, which the call would block."""
-    asyncio = sys.modules.get("asyncio.events")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        raise BlockingCall(f"{verb}() would block the running event loop; {instead or f'use `await …a{verb}(…)`'}")
 
 
 async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -42,6 +42,8 @@ class AttemptStore(StoreModule):
 
     def _end_alone(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
         recorded = self._write_ends(session, ends)
+        if len(recorded) == len(ends):
+            return recorded
         rejected = [end for end in ends if end.claim not in recorded]
         if rejected:
             recorded |= self._find_recorded(session, rejected)
@@ -129,8 +131,9 @@ def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKe
     if ended < len(ends):
         raise _SomeLost
     tx.execute("add_end_history", session=session, rows=rows)
-    return_permits(tx, [end.limits for end in ends if not end.still_running])
-    return {end.claim for end in ends}
+    if limits := [end.limits for end in ends if end.limits is not None and not end.still_running]:
+        return_permits(tx, limits)
+    return {(end.id, end.fence) for end in ends}
 
 
 def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
@@ -159,7 +162,9 @@ def _end_in_tree(tx: Tx, session: str, ends: Sequence[End]) -> RecordedEnds:
         tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in over]
     )
     return_permits(tx, [runs[end.id].limits for end in ours.values() if not end.still_running])
-    return RecordedEnds((end.claim for end in ours.values()), failed_graphs)
+    recorded = RecordedEnds(end.claim for end in ours.values())
+    recorded.failed_graphs = failed_graphs
+    return recorded
 
 
 def _history_of(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:

@@ -134,6 +134,8 @@ class PickedRuns:
       still true, and nothing more urgent was passed over.
     - It claims some. Other runs left, and the growth of numbers or new runs made up for them exactly. The claimed runs
       belong to the session, but what was read may be outdated, so they are read again. Only their order may be wrong.
+
+    `docs/claims.md` has the whole argument.
     """
 
     __slots__ = ("rows", "values")

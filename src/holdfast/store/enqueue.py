@@ -132,7 +132,10 @@ class EnqueueStore(StoreModule):
             return list(end.value)
 
     def _rendered(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
-        return self._context.statements.get(name), {**values, "now": self._context.clock()}
+        return self._context.statements.get(name), {
+            **values,
+            "now": self._context.clock() if self._context.has_own_clock else None,
+        }
 
     def _with_savepoint(
         self, connection: CallerConnection | AsyncCallerConnection, steps: EnqueueSteps

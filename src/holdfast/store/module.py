@@ -12,7 +12,7 @@ from holdfast.database import Database, DatabaseConnection, ManagedConnection, R
 from holdfast.database.base import IDLE_TIMEOUT_S
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.database.migrate import prepare_schema
-from holdfast.model.clock import Clock
+from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class StoreContext:
         self.payloads = payloads
         self.statements = Statements("holdfast.store.sql", database.dialect)
         self.clock = clock
+        self.has_own_clock = clock is not database_clock
         self.idle_timeout_s = IDLE_TIMEOUT_S
         self.migrates = migrate
         self._prepared = False
@@ -130,7 +131,7 @@ class Tx:
     def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
         """Execute a statement and return its rows. `limit` replaces `{limit}` in its text."""
         context = self._context
-        values["now"] = context.clock()
+        values["now"] = context.clock() if context.has_own_clock else None
         return self._connection.execute(context.statements.get(name, limit), values)
 
 
@@ -158,7 +159,7 @@ class StoreModule:
         """Execute one statement that commits by itself, on the connection for `purpose`."""
         context = self._context
         statement = context.statements.get(name, limit)
-        values["now"] = context.clock()
+        values["now"] = context.clock() if context.has_own_clock else None
         return context.connection(purpose).run(lambda connection: connection.execute(statement, values))
 
     def _autocommit(self, purpose: str) -> Tx:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -153,9 +153,7 @@ class End(msgspec.Struct, omit_defaults=True):
 class RecordedEnds(set[ClaimKey]):
     """The claims whose ends were recorded. `failed_graphs`: graphs that failed as a consequence."""
 
-    def __init__(self, claims: Iterable[ClaimKey] = (), failed_graphs: Iterable[str] = ()) -> None:
-        super().__init__(claims)
-        self.failed_graphs = list(failed_graphs)
+    failed_graphs: Sequence[str] = ()
 
 
 class RecoveryResult(NamedTuple):

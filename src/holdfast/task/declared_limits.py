@@ -31,7 +31,7 @@ class DeclaredLimits:
     """The limits of an app, by name."""
 
     def __init__(self) -> None:
-        self._limits: dict[str, DeclaredLimit] = {}
+        self.by_name: dict[str, DeclaredLimit] = {}
 
     def declare(
         self, name: str, concurrency: int | None, rate: str | None, by: str | Callable[..., object] | None
@@ -48,15 +48,15 @@ class DeclaredLimits:
         if by is not None and not callable(by):
             check_name(by, f"{where}: by")
         limit = DeclaredLimit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
-        if self._limits.get(name, limit) != limit:
+        if self.by_name.get(name, limit) != limit:
             raise ConfigError(f"{where} is declared twice, with different settings")
-        self._limits[name] = limit
+        self.by_name[name] = limit
 
     def __iter__(self) -> Iterator[DeclaredLimit]:
-        return iter(list(self._limits.values()))
+        return iter(list(self.by_name.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._limits)
+        return bool(self.by_name)
 
     def counters(self, request: Request[Any], pending: Iterable[str] = ()) -> list[tuple[str, str]]:
         """Return the limit names and keys from which a run needs permits.
@@ -67,10 +67,10 @@ class DeclaredLimits:
         return [(name, self._key(self._get(name, request), request, set(pending))) for name in sorted(names)]
 
     def _get(self, name: str, request: Request[Any]) -> DeclaredLimit:
-        if name not in self._limits:
-            known = f"; declared limits: {', '.join(self._limits)}" if self._limits else ""
+        if name not in self.by_name:
+            known = f"; declared limits: {', '.join(self.by_name)}" if self.by_name else ""
             raise ConfigError(f"task {request.task}: limit {name!r} is not declared: add app.limit({name!r}, …){known}")
-        return self._limits[name]
+        return self.by_name[name]
 
     def _key(self, limit: DeclaredLimit, request: Request[Any], pending: set[str]) -> str:
         if limit.by is None:

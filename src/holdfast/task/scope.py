@@ -6,11 +6,12 @@ A context variable, so it follows the code into coroutines, asyncio tasks and th
 from __future__ import annotations
 
 import hashlib
+import sys
 from contextvars import ContextVar
 
 import msgspec
 
-from holdfast.errors import TaskError
+from holdfast.errors import BlockingCall, TaskError
 
 
 class StopSignal:
@@ -78,3 +79,13 @@ def refuse_in_body(verb: str, instead: str) -> None:
     now = current_scope.get()
     if now is not None and now.in_body:
         raise TaskError(f"{verb}() in the body of a durable function would run again at every replay: {instead}")
+
+
+def reject_in_event_loop(verb: str, instead: str | None = None) -> None:
+    """Raise BlockingCall if an event loop runs in this thread, which the call would block.
+
+    asyncio is not imported for that: a process that only enqueues doesn't need it.
+    """
+    asyncio = sys.modules.get("asyncio.events")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        raise BlockingCall(f"{verb}() would block the running event loop; {instead or f'use `await …a{verb}(…)`'}")

@@ -20,12 +20,16 @@ KINDS = {"otel": "OpenTelemetry", "prometheus": "the Prometheus client"}
 
 
 class Telemetry:
-    """Sends spans and metrics to the enabled backends. `tracing` is None without OpenTelemetry."""
+    """Sends spans and metrics to the enabled backends. `tracing` is None without OpenTelemetry.
+
+    `on` tells whether any backend is enabled.
+    """
 
     def __init__(self, requested: str | Sequence[str] | None = None) -> None:
         self.tracing: Tracing | None = None
         self._metric_backends: tuple[MetricBackend, ...] = ()
         self._kinds: set[str] = set()
+        self.on = False
         for kind in _kinds(requested):
             self.add(kind)
 
@@ -40,6 +44,7 @@ class Telemetry:
                 f"telemetry {kind!r} requires {KINDS[kind]}: pip install 'holdfast[{kind}]' ({error})"
             ) from error
         self._kinds.add(kind)
+        self.on = True
 
     def _import(self, kind: str) -> None:
         if kind == "otel":
@@ -51,11 +56,6 @@ class Telemetry:
             from holdfast.telemetry.prometheus import prometheus_metrics
 
             self._metric_backends += (prometheus_metrics(),)
-
-    @property
-    def on(self) -> bool:
-        """Whether any backend is enabled."""
-        return bool(self._kinds)
 
     def measure(self, metric: str, value: float, **labels: str) -> None:
         """Add to a counter or a histogram."""

@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
-from holdfast.engine.runner import Runner
+from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.session import Session, WorkerState
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.store import Claim, Store
