@@ -174,13 +174,8 @@ def test_more_than_one_batch_is_still_atomic(app, noting):
     assert len(app.runs(limit=1000)) == 1000
 
 
-<<<<<<< HEAD
-def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
-    with pytest.raises(ConfigError, match="limit .x. is not declared"):
-=======
 def test_an_undeclared_limit_is_rejected_by_name(app, noting):
     with pytest.raises(ConfigError, match="limit 'x' is not declared"):
->>>>>>> main
         noting.options(limits=["x"]).enqueue("a")
     assert app.runs() == []
 
