@@ -100,7 +100,7 @@ class PendingResult:
         self.future = future
 
     def update(self, row: Row | None, longest: float) -> float | None:
-        """Take the row of a poll. Returns the seconds to the next poll, or None if the wait is over."""
+        """Take the row of a poll. Returns the seconds to the next poll, or None if the wait has ended."""
         if self.future.done():  # The caller was cancelled.
             return None
         if row is None or row[0] in FINAL_STATES:
@@ -113,7 +113,7 @@ class PendingResult:
             return None
 
     def poll_failed(self, error: Exception, longest: float) -> float | None:
-        """Take the error of a poll. Returns the seconds to the next poll, or None if the wait is over."""
+        """Take the error of a poll. Returns the seconds to the next poll, or None if the wait has ended."""
         if self.future.done():
             return None
         try:

@@ -304,7 +304,7 @@ class Runner:
             return arguments
         except (TaskError, PayloadError) as error:
             return attempt.invalid_arguments(error)
-        except BaseException as error:  # raised by a validator of the author's
+        except BaseException as error:  # raised by a validator in user code
             return attempt.failed(error)
 
     # Ending

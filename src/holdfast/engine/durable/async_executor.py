@@ -113,7 +113,7 @@ class AsyncExecutor(Executor):
 
     @property
     def activity(self) -> int:
-        """A number that changes with all that happens in this run."""
+        """A counter that changes with everything that happens in this run."""
         return self._started + self._finished + self._other_activity
 
     # Futures
@@ -160,7 +160,7 @@ class AsyncExecutor(Executor):
         n, data = checkpoint.n, None
         self._delivery.note_activity()
         try:
-            # Tasks that user code created before this call must start before it gets its answer, as they did live.
+            # Tasks that user code created before this call must start before it gets its result, as they did live.
             await asyncio.sleep(0)
             self._delivery.expect(n, recorded=True)
             if read is not None:
@@ -198,7 +198,7 @@ class AsyncExecutor(Executor):
         return future
 
     def _submit_unawaited(self, command: Command) -> None:
-        """Write a command that nobody waits for, because what it says is durable elsewhere."""
+        """Write a command without awaiting its reply, because its content is already durable elsewhere."""
         self._started += 1
         self._services.submit(PendingWrite(self.current, command, self._note_finished, True))
 
@@ -308,7 +308,7 @@ class AsyncExecutor(Executor):
         reading.add_done_callback(done)
 
     def _withdraw_wait(self, key: str) -> None:
-        """WithdrawCommand the wait of a branch that was cancelled, if user code cancelled it."""
+        """Withdraw the wait of a branch that was cancelled, if user code cancelled it."""
         was_stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
             self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
@@ -416,7 +416,7 @@ class AsyncExecutor(Executor):
                 self._suspend_soon()
 
     def record_late(self, key: str, result: StepResult) -> None:
-        """NewCheckpoint a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
+        """Record a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
         if result.error is None:
             self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 

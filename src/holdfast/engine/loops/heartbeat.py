@@ -40,7 +40,7 @@ class FreezeDetector:
         self._lock = threading.Lock()
 
     def record_progress(self) -> None:
-        """NewCheckpoint that the calling thread runs; log a warning if no thread did for a third of the lease."""
+        """Note that the calling thread runs; log a warning if no thread did for a third of the lease."""
         now = time.monotonic()
         running = {attempt.task.name for attempt in self._state.claimed().values()}
         with self._lock:
