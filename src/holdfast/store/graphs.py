@@ -23,6 +23,8 @@ from holdfast.policy.json_schema import apply_defaults, find_mismatch
 from holdfast.store.enqueue import (
     EnqueueSteps,
     EnqueueStore,
+    LaneKey,
+    LaneStore,
     assign_turns,
     key_steps,
     new_run_row,
@@ -38,7 +40,6 @@ from holdfast.store.graph_progress import (
     insert_steps,
     skip_cause_of,
 )
-from holdfast.store.lanes import LaneKey, LaneStore
 from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewGraph, NewNode, NewRun

@@ -26,9 +26,8 @@ from holdfast.store.commands import (
     WaitOutcome,
     Written,
 )
-from holdfast.store.enqueue import enqueue_steps, run_steps
+from holdfast.store.enqueue import LaneStore, enqueue_steps, run_steps
 from holdfast.store.graph_progress import child_result
-from holdfast.store.lanes import LaneStore
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import lock_runs

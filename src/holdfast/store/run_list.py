@@ -25,7 +25,7 @@ from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
-from holdfast.store.lanes import LaneStore
+from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows
 from holdfast.store.run_queries import RunRow
 

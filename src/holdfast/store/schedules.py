@@ -15,8 +15,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.model.ids import new_id
 from holdfast.policy.schedule_timing import CatchUp, Timing, due_slots, jitter_delay
-from holdfast.store.enqueue import enqueue_steps, run_steps
-from holdfast.store.lanes import LaneKey, LaneStore, lanes_by_key
+from holdfast.store.enqueue import LaneKey, LaneStore, enqueue_steps, lanes_by_key, run_steps
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows
 from holdfast.store.rows import NewRun
 
