@@ -197,7 +197,7 @@ def test_running_run_names_its_worker(control, world):
     claim = world.running("ada:1")
     reason = why(control, claim.id)
     assert reason.code == "running"
-    assert reason.text.startswith("attempt 1 runs on worker ada since 2027-01-15 08:00:00 UTC")
+    assert reason.text.startswith("attempt 1 has been running on worker ada since 2027-01-15 08:00:00 UTC")
     world.clock.advance(61)
     assert why(control, claim.id).text.endswith(
         "its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
