@@ -91,7 +91,7 @@ def by_the_model() -> tuple[int | None, str]:
 
 def by_the_simulation() -> tuple[int | None, str]:
     for seed in range(SEEDS):
-        broken = run_seed(seed).broken
+        broken = run_seed(seed).violation
         if broken:
             return seed, _first_line(broken)
     return None, ""
@@ -99,11 +99,11 @@ def by_the_simulation() -> tuple[int | None, str]:
 
 def by_a_test(test: str) -> tuple[bool, str]:
     """Run a test, in this process; whether it failed, and the first that did."""
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         code = pytest.main([str(ROOT / test), "-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--rootdir", str(ROOT)])
-    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), told.getvalue()
-    failed = [line for line in told.getvalue().splitlines() if line.startswith("FAILED")]
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
+    failed = [line for line in output.getvalue().splitlines() if line.startswith("FAILED")]
     return code == pytest.ExitCode.TESTS_FAILED, _first_line(failed[0]) if failed else ""
 
 

@@ -24,23 +24,23 @@ from holdfast.engine.durable import async_executor, sync_executor
 from holdfast.model import ids
 from holdfast.telemetry import log
 
-SECOND = 1_000_000
-LOOK = 0.005
-BEGINNING = 1_800_000_000 * SECOND
+SECOND_US = 1_000_000
+POLL_INTERVAL_S = 0.005
+EPOCH_US = 1_800_000_000 * SECOND_US
 
 
 class Clock:
     """Microseconds since the start, which only the simulation moves; the database's clock may jump beside it."""
 
     def __init__(self) -> None:
-        self.micros = 1000 * SECOND
+        self.micros = 1000 * SECOND_US
         self.jumped = 0
 
     def monotonic(self) -> float:
-        return self.micros / SECOND
+        return self.micros / SECOND_US
 
     def database(self) -> int:
-        return BEGINNING + self.micros + self.jumped
+        return EPOCH_US + self.micros + self.jumped
 
     def time_ns(self) -> int:
         return self.database() * 1000
@@ -63,7 +63,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self.raised: list[BaseException] = []
         self.blocker: asyncio.Task[Any] | None = None
         """The task whose code blocks it."""
-        self.told: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
         """Called when there is something to do sooner than before."""
 
     # What asyncio asks for
@@ -76,7 +76,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         if not self._dead:
             self._ready.append(handle)
             if len(self._ready) == 1:
-                self.told()
+                self.on_ready()
         return handle
 
     call_soon_threadsafe = call_soon
@@ -90,7 +90,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         if not self._dead:
             heapq.heappush(self._timers, (when, self._count, handle))
             if not self._ready and self._timers[0][2] is handle:
-                self.told()
+                self.on_ready()
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -160,7 +160,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
 
-    def bury(self) -> None:
+    def discard(self) -> None:
         """Let go of what was under way, in silence."""
         self.die()
         for task in self.tasks:
@@ -171,7 +171,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self.tasks.clear()
 
 
-class OneThread:
+class SameThreadAsyncio:
     """asyncio as a thread of author code sees it, where that is no thread: what it asks of the loop happens at once."""
 
     def __getattr__(self, name: str) -> Any:
@@ -190,7 +190,7 @@ class OneThread:
 class SteppedFuture(Future[Any]):
     """A future that a thread waits for, where that is no thread. `look` lets others go on for a moment."""
 
-    look: Callable[[float], None]
+    pause: Callable[[float], None]
 
     def result(self, timeout: float | None = None) -> Any:
         wait_for([self], timeout)
@@ -202,12 +202,12 @@ def wait_for(futures: Iterable[Future[Any]], timeout: float | None = None) -> An
     futures = list(futures)
     left = 1e9 if timeout is None else timeout
     while left > 0 and not all(future.done() for future in futures):
-        SteppedFuture.look(LOOK)
-        left -= LOOK
+        SteppedFuture.pause(POLL_INTERVAL_S)
+        left -= POLL_INTERVAL_S
     return wait(futures, 0)
 
 
-def this_thread() -> int:
+def greenlet_id() -> int:
     """What runs in a greenlet of its own would run in a thread of its own."""
     return id(getcurrent())
 
@@ -216,13 +216,13 @@ def this_thread() -> int:
 def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Callable[..., None]) -> Iterator[None]:
     """The library lives on this clock and this seed. `sleep` is called instead of the real one, and `failed` when a
     loop or a thread of the engine raised something that it didn't expect."""
-    chance = random.Random(f"chance {seed}")
+    rng = random.Random(f"chance {seed}")
     fake_time = SimpleNamespace(
         monotonic=clock.monotonic, perf_counter=clock.monotonic, time=clock.monotonic, time_ns=clock.time_ns,
         sleep=sleep,
     )  # fmt: skip
-    fake_secrets = SimpleNamespace(token_hex=lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}")
-    stand_ins = {"time": (time, fake_time), "random": (random, chance), "secrets": (secrets, fake_secrets)}
+    fake_secrets = SimpleNamespace(token_hex=lambda size: f"{rng.getrandbits(8 * size):0{2 * size}x}")
+    stand_ins = {"time": (time, fake_time), "random": (random, rng), "secrets": (secrets, fake_secrets)}
     logger = logging.getLogger("holdfast")
     disabled, logger.disabled = logger.disabled, True
     ids._random.seed(seed)
@@ -234,11 +234,11 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
                     if getattr(module, attribute, None) is real:
                         stack.enter_context(mock.patch.object(module, attribute, fake))
         stack.enter_context(mock.patch.object(components, "worker_name", return_value="worker"))
-        stack.enter_context(mock.patch.object(write_queue, "get_ident", this_thread))
-        stack.enter_context(mock.patch.object(async_executor, "asyncio", OneThread()))
+        stack.enter_context(mock.patch.object(write_queue, "get_ident", greenlet_id))
+        stack.enter_context(mock.patch.object(async_executor, "asyncio", SameThreadAsyncio()))
         blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
         stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))
-        stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
+        stack.enter_context(mock.patch.object(SteppedFuture, "pause", sleep, create=True))
         stack.enter_context(mock.patch.object(sync_executor, "Future", SteppedFuture))
         stack.enter_context(mock.patch.object(sync_executor, "wait_for_futures", wait_for))
         stack.enter_context(mock.patch.object(log, "loop_failed", failed))

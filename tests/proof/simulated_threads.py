@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from holdfast.engine.loops.base import Loop
-from tests.proof.clockwork import SECOND, Clock, SteppedLoop
+from tests.proof.virtual_time import SECOND_US, Clock, SteppedLoop
 
 if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
 
-NEVER = 1 << 62
+NEVER_US = 1 << 62
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process is dead: nothing of what was under way goes on."""
 
 
-class Actor:
+class SimulatedThread:
     """Someone who takes steps. `due`: when it can take the next, in microseconds."""
 
     def __init__(self, name: str, due: int = 0) -> None:
@@ -37,7 +37,7 @@ class Actor:
     def step(self, sim: Simulation) -> None:
         raise NotImplementedError
 
-    def go_on_at(self, when: int) -> None:
+    def schedule_at(self, when: int) -> None:
         """It can take its next step then, unless it is stalled for longer."""
         self.due = max(when, self.stalled_until)
 
@@ -45,41 +45,41 @@ class Actor:
         self.stalled_until = until
         self.due = max(self.due, until)
 
-    def bury(self) -> None:
+    def discard(self) -> None:
         """Let go of what was under way."""
 
 
-class Blocking(Actor):
+class GreenletThread(SimulatedThread):
     """Runs blocking code in a greenlet."""
 
-    _under_way: greenlet | None = None
+    _greenlet: greenlet | None = None
 
     @property
     def under_way(self) -> bool:
-        return self._under_way is not None
+        return self._greenlet is not None
 
-    def _go_on(self, sim: Simulation, call: Callable[[], None]) -> bool:
+    def _resume(self, sim: Simulation, call: Callable[[], None]) -> bool:
         """Begin the call, or go on with it; whether it has ended."""
-        if self._under_way is None:
-            self._under_way = greenlet(self._guarded(sim, call))
-            self._under_way.actor = self  # type: ignore[attr-defined]
-        until = self._under_way.switch()
-        if self._under_way.dead:
-            self._under_way = None
+        if self._greenlet is None:
+            self._greenlet = greenlet(self._guarded(sim, call))
+            self._greenlet.thread = self  # type: ignore[attr-defined]
+        until = self._greenlet.switch()
+        if self._greenlet.dead:
+            self._greenlet = None
             return True
-        self.go_on_at(until)
+        self.schedule_at(until)
         return False
 
-    def bury(self) -> None:
-        if self._under_way is not None:
-            self._under_way.throw()
-            self._under_way = None
+    def discard(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.throw()
+            self._greenlet = None
 
     def _guarded(self, sim: Simulation, call: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
                 call()
-            except (Died, GreenletExit):
+            except (ProcessDied, GreenletExit):
                 pass
             except BaseException as error:
                 sim.fail(f"{self.name} raised {error!r}", error)
@@ -87,14 +87,14 @@ class Blocking(Actor):
         return run
 
 
-def give_way(until: int) -> None:
+def yield_until(until: int) -> None:
     """In a greenlet: let others take their steps until then."""
     current = getcurrent()
     assert current.parent is not None, "only what runs in a greenlet can wait"
     current.parent.switch(until)
 
 
-class LoopActor(Blocking):
+class LoopThread(GreenletThread):
     """A loop of the engine: ticks when its pause is over or it was woken, as its thread would."""
 
     def __init__(self, name: str, loop: Loop, clock: Clock) -> None:
@@ -110,33 +110,33 @@ class LoopActor(Blocking):
     def wake(self) -> None:
         """Being woken ends a pause, but not one after trouble; what comes during a tick counts after it."""
         self._woken = True
-        if self._under_way is None and not self.loop._failed_ticks:
-            self.go_on_at(self._clock.micros)
+        if self._greenlet is None and not self.loop._failed_ticks:
+            self.schedule_at(self._clock.micros)
 
     def step(self, sim: Simulation) -> None:
-        if self._under_way is None:
+        if self._greenlet is None:
             if self.loop._stopping.is_set():
                 self.over = True
                 return
             self._woken = False
             self.began_at = self._clock.micros
-        if self._go_on(sim, self._tick):
+        if self._resume(sim, self._tick):
             pause = 0.0 if self._woken and not self.loop._failed_ticks else self._pause
-            self.go_on_at(self._clock.micros + int(pause * SECOND))
+            self.schedule_at(self._clock.micros + int(pause * SECOND_US))
 
     def _tick(self) -> None:
         self._pause = self.loop._guarded_tick()
 
 
-class EventLoopActor(Actor):
+class EventLoopThread(SimulatedThread):
     """The event loop of a worker: author code."""
 
     def __init__(self, name: str, loop: SteppedLoop) -> None:
         super().__init__(name)
         self.loop = loop
         self.blocked_since: int | None = None
-        loop.told = self._look
-        self._look()
+        loop.on_ready = self._reschedule
+        self._reschedule()
 
     def block(self, now: int, until: int, blocker: asyncio.Task[Any] | None) -> None:
         """Author code doesn't return until then, that of this task or of something else: no other callback runs."""
@@ -144,20 +144,20 @@ class EventLoopActor(Actor):
         self.blocked_since = now
         self.loop.blocker = blocker
 
-    def _look(self) -> None:
+    def _reschedule(self) -> None:
         when = self.loop.next_at()
-        self.go_on_at(NEVER if when is None else math.ceil(when * SECOND) + 1)
+        self.schedule_at(NEVER_US if when is None else math.ceil(when * SECOND_US) + 1)
 
     def step(self, sim: Simulation) -> None:
         self.blocked_since = self.loop.blocker = None
         ran = self.loop.step(sim.random.choice((1, 1, 4, 30, 100)))
-        self._look()
+        self._reschedule()
         sim.note(f"{self.name} ran {ran}")
         for error in self.loop.raised:
             sim.fail(f"a callback of {self.name} raised {error!r}", error)
 
 
-class Errand(Blocking):
+class CallThread(GreenletThread):
     """Something that is done once: a thread of author code, a call of a client, the start of a worker."""
 
     def __init__(self, name: str, call: Callable[[], None], due: int = 0) -> None:
@@ -165,4 +165,4 @@ class Errand(Blocking):
         self._call = call
 
     def step(self, sim: Simulation) -> None:
-        self.over = self._go_on(sim, self._call)
+        self.over = self._resume(sim, self._call)

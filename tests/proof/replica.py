@@ -42,7 +42,7 @@ class Change:
     new: Row | None
 
 
-class Mirror:
+class Replica:
     """The rows of the tables by their keys; `by_run` has those of a run."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -90,10 +90,10 @@ class Mirror:
                 known.new = after
         self._pending.clear()
         for change in changes.values():
-            self._take_over(change)
+            self._apply(change)
         return list(changes.values())
 
-    def _take_over(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         rows = self.rows[change.table]
         indexed = self.by_run.get(change.table)
         if change.new is None:

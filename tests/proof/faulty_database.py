@@ -20,18 +20,18 @@ from holdfast.database.sqlite_connection import SqliteConnection, enable_wal
 from holdfast.database.statements import Statement
 
 
-class Host(Protocol):
+class ProcessHooks(Protocol):
     """The process that a connection belongs to. Both calls may stop it for a while, or raise."""
 
     name: str
 
-    def arrive(self, what: str) -> None:
+    def before_transaction(self, what: str) -> None:
         """Before a transaction."""
 
-    def leave(self, what: str) -> None:
+    def before_reply(self, what: str) -> None:
         """After its commit."""
 
-    def committed(self, host: Host) -> None:
+    def committed(self, hooks: ProcessHooks) -> None:
         """It has committed: rules may be checked."""
 
     def rolled_back(self) -> None: ...
@@ -39,17 +39,17 @@ class Host(Protocol):
     def pause(self, seconds: float | None) -> None:
         """Let others go on for so long, or until somebody says `go_on`."""
 
-    def go_on(self, stopped: greenlet) -> None: ...
+    def resume(self, stopped: greenlet) -> None: ...
 
 
-class Shared:
+class SharedDatabase:
     """The one real connection."""
 
     def __init__(self) -> None:
         self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
         enable_wal(self.apsw)
 
-    def wipe(self, keep: tuple[str, ...]) -> None:
+    def clear(self, keep: tuple[str, ...]) -> None:
         """Empty all tables but these; numbers begin anew."""
         tables = [name for (name,) in self.apsw.execute("select name from sqlite_schema where type = 'table'")]
         with self.apsw:
@@ -64,13 +64,13 @@ class Shared:
 class FaultyConnection(SqliteConnection):
     """A connection of one process to the shared database."""
 
-    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
+    def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
         self._now = now  # a statement's time is that of the database when it is carried out, not of the asking
         self._what = "the simulated database"
         self._ended_early = None
         self._read_timeout_s = None
         self._apsw = shared.apsw
-        self._host = host
+        self._hooks = hooks
         self._names: list[str] = []
         self._begun = False  # the transaction that the shared connection is in, is ours
 
@@ -78,14 +78,14 @@ class FaultyConnection(SqliteConnection):
         if self._apsw.in_transaction:
             self._names.append(statement.name)
             return super().execute(statement, {**values, "now": self._now()})
-        self._host.arrive(statement.name)
+        self._hooks.before_transaction(statement.name)
         rows = super().execute(statement, {**values, "now": self._now()})
-        self._host.committed(self._host)
-        self._host.leave(statement.name)
+        self._hooks.committed(self._hooks)
+        self._hooks.before_reply(statement.name)
         return rows
 
     def begin(self) -> None:
-        self._host.arrive("begin")
+        self._hooks.before_transaction("begin")
         self._names = []
         super().begin()
         self._begun = True
@@ -93,14 +93,14 @@ class FaultyConnection(SqliteConnection):
     def commit(self) -> None:
         super().commit()
         self._begun = False
-        self._host.committed(self._host)
-        self._host.leave(self._names[-1] if self._names else "nothing")
+        self._hooks.committed(self._hooks)
+        self._hooks.before_reply(self._names[-1] if self._names else "nothing")
 
     def rollback(self) -> None:
         if self._begun:
             self._begun = False
             super().rollback()
-            self._host.rolled_back()
+            self._hooks.rolled_back()
 
     def close(self) -> None:
         """The real one stays."""
@@ -109,11 +109,11 @@ class FaultyConnection(SqliteConnection):
         """Nothing hangs for real."""
 
 
-class Turn:
+class GreenletLock:
     """A lock between calls that take turns on one thread, in the place of a line's own."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, hooks: ProcessHooks) -> None:
+        self._hooks = hooks
         self._owner: greenlet | None = None
         self._depth = 0
         self._waiting: list[greenlet] = []
@@ -122,7 +122,7 @@ class Turn:
         me = getcurrent()
         while self._owner not in (None, me):
             self._waiting.append(me)
-            self._host.pause(None)
+            self._hooks.pause(None)
         self._owner = me
         self._depth += 1
 
@@ -136,30 +136,30 @@ class Turn:
             self._owner = None
             waiting, self._waiting = self._waiting, []
             for each in waiting:
-                self._host.go_on(each)
+                self._hooks.resume(each)
 
 
 class FaultyDatabase(SqliteDatabase):
     """The shared database as one process sees it: a line for each purpose, as a server has it; but what an author's
     transaction may join has one for all."""
 
-    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
+    def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
         super().__init__(":memory:")
         self._now = now
         self._shared = shared
-        self._host = host
+        self._hooks = hooks
 
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
         name = "write" if purpose in ("client", "commit") else purpose
         known = self._connections.get(name)
         if known is None:
             known = self._connections[name] = ManagedConnection(
-                lambda: FaultyConnection(self._shared, self._host, self._now)
+                lambda: FaultyConnection(self._shared, self._hooks, self._now)
             )
-            known._lock = Turn(self._host)  # type: ignore[assignment]
+            known._lock = GreenletLock(self._hooks)  # type: ignore[assignment]
         return known
 
-    def forget_lines(self) -> None:
+    def forget_connections(self) -> None:
         """Its process has died."""
         self._connections = {}
 
