@@ -1,4 +1,4 @@
-"""What all seeds of a process share: the database in memory, its stores, the tasks. Made once, wiped for each seed."""
+"""The environment that all seeds of a process share: in-memory database, stores and tasks; cleared for each seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from tests.proof.workload import SimulatedTasks
 
 KEPT_TABLES = ("holdfast_meta", "holdfast_lanes", "holdfast_limit_settings")
 MAX_PROCESSES = 5
-"""How many worker processes there can be at once, those that just died included."""
+"""Maximum number of simultaneous worker processes, including those that have just died."""
 
 
 class Process:
-    """A process as the database sees it: whose calls they are, and who decides what becomes of them. Without a `host`
-    all of them succeed at once."""
+    """A simulated process with its own database and store.
+
+    Its `hooks` decide which database calls fail or stall. Without hooks, every call succeeds at once.
+    """
 
     def __init__(self, environment: Environment, name: str) -> None:
         self.name = name
@@ -57,7 +59,7 @@ class Process:
 
 
 class Environment:
-    """The database and the stores on it."""
+    """The database, its stores and the app with its tasks."""
 
     def __init__(self) -> None:
         self.clock: Clock | None = None
@@ -80,7 +82,7 @@ class Environment:
         return EPOCH_US if self.clock is None else self.clock.database()
 
     def _create_lanes(self) -> None:
-        """Make all lanes, in the same order each time, and let all stores know them: no seed begins with less."""
+        """Create all lanes in a fixed order and load them into all stores, so that all seeds start alike."""
         self.app.registry.load()
         self.app.registry.resolve()
         self.client.store.prepare()
@@ -100,7 +102,7 @@ class Environment:
             process.store.lanes.refresh("claim")
 
     def reset(self, clock: Clock) -> Replica:
-        """An empty database on this clock."""
+        """Empty the database and use this clock."""
         self.clock = clock
         self.shared.clear(KEPT_TABLES)
         for process in (self.client, *self.workers):

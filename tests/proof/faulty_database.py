@@ -1,8 +1,8 @@
-"""A database in memory that several processes seem to share, each by connections of its own that may fail.
+"""An in-memory database that simulated processes share, each through its own connections, which may fail.
 
-Whoever calls it may be stopped before a transaction begins and after it has committed: to let others go first, for as
-long as a fault wants, or for ever. A connection may be lost at both places; after the commit that means a lost answer.
-Inside a transaction nobody is stopped: SQLite has one writer.
+A caller can be suspended before a transaction begins and after it has committed: to let others run first, for the
+duration of a fault, or forever. A connection can be lost at both points; after the commit only the reply is lost. No
+caller is suspended inside a transaction, because SQLite has one writer.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from holdfast.database.statements import Statement
 
 
 class ProcessHooks(Protocol):
-    """The process that a connection belongs to. Both calls may stop it for a while, or raise."""
+    """Hooks of the process that owns a connection. Those around a transaction may suspend the caller or raise."""
 
     name: str
 
     def before_transaction(self, what: str) -> None:
-        """Before a transaction."""
+        """Run before a transaction."""
 
     def before_reply(self, what: str) -> None:
-        """After its commit."""
+        """Run after the commit, before the caller gets the reply."""
 
     def committed(self, hooks: ProcessHooks) -> None:
-        """It has committed: rules may be checked."""
+        """Run after the commit, to check the invariants."""
 
     def rolled_back(self) -> None: ...
 
     def pause(self, seconds: float | None) -> None:
-        """Let others go on for so long, or until somebody says `go_on`."""
+        """Suspend the caller for this long, or until `resume` is called."""
 
     def resume(self, stopped: greenlet) -> None: ...
 
 
 class SharedDatabase:
-    """The one real connection."""
+    """The only real connection."""
 
     def __init__(self) -> None:
         self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
         enable_wal(self.apsw)
 
     def clear(self, keep: tuple[str, ...]) -> None:
-        """Empty all tables but these; numbers begin anew."""
+        """Empty all tables except these and reset their sequences."""
         tables = [name for (name,) in self.apsw.execute("select name from sqlite_schema where type = 'table'")]
         with self.apsw:
             for table in tables:
@@ -62,17 +62,17 @@ class SharedDatabase:
 
 
 class FaultyConnection(SqliteConnection):
-    """A connection of one process to the shared database."""
+    """A connection of one simulated process to the shared database."""
 
     def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
-        self._now = now  # a statement's time is that of the database when it is carried out, not of the asking
+        self._now = now  # the time of a statement is read when it executes, not when it is requested
         self._what = "the simulated database"
         self._ended_early = None
         self._read_timeout_s = None
         self._apsw = shared.apsw
         self._hooks = hooks
         self._names: list[str] = []
-        self._begun = False  # the transaction that the shared connection is in, is ours
+        self._begun = False  # whether this connection began the open transaction of the shared one
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
         if self._apsw.in_transaction:
@@ -103,14 +103,14 @@ class FaultyConnection(SqliteConnection):
             self._hooks.rolled_back()
 
     def close(self) -> None:
-        """The real one stays."""
+        """Keep the real connection open."""
 
     def cut(self) -> None:
-        """Nothing hangs for real."""
+        """Do nothing, because no call really hangs."""
 
 
 class GreenletLock:
-    """A lock between calls that take turns on one thread, in the place of a line's own."""
+    """A reentrant lock between greenlets of one thread; replaces the lock of a managed connection."""
 
     def __init__(self, hooks: ProcessHooks) -> None:
         self._hooks = hooks
@@ -127,7 +127,7 @@ class GreenletLock:
         self._depth += 1
 
     def is_revoked(self) -> bool:
-        """No: nobody hangs in a transaction here."""
+        """Return False, because no transaction hangs in the simulation."""
         return False
 
     def __exit__(self, *raised: object) -> None:
@@ -140,8 +140,10 @@ class GreenletLock:
 
 
 class FaultyDatabase(SqliteDatabase):
-    """The shared database as one process sees it: a line for each purpose, as a server has it; but what an author's
-    transaction may join has one for all."""
+    """The shared database as one process sees it, with a connection per purpose, as on a server.
+
+    Purposes that can join a user transaction share one connection.
+    """
 
     def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
         super().__init__(":memory:")
@@ -160,7 +162,7 @@ class FaultyDatabase(SqliteDatabase):
         return known
 
     def forget_connections(self) -> None:
-        """Its process has died."""
+        """Drop all connections, because the process has died."""
         self._connections = {}
 
     def in_user_transaction(self) -> bool:
@@ -168,7 +170,7 @@ class FaultyDatabase(SqliteDatabase):
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
-        """Without the real one's timer."""
+        """Open a user transaction, without the timer of the real database."""
         with self.connection("client").transaction() as connection:
             assert isinstance(connection, FaultyConnection)
             yield SqliteTransaction(connection)

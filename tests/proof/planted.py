@@ -24,7 +24,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.proof.bugs import BY_NAME, Bug
 from tests.proof.machine import StoreMachine
 from tests.proof.simulate import run_seed
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 250
@@ -68,11 +68,11 @@ def catch(bug: Bug) -> Caught:
 
 
 def by_the_model() -> tuple[int | None, str]:
-    world = World("sqlite:///:memory:")
+    harness = StoreHarness("sqlite:///:memory:")
     count = 0
 
     class Counted(StoreMachine):
-        worlds = (world,)
+        harnesses = (harness,)
 
         def __init__(self) -> None:
             nonlocal count
@@ -85,7 +85,7 @@ def by_the_model() -> tuple[int | None, str]:
         return count, _first_line(str(error) or repr(error))
     finally:
         with suppress(Exception):
-            world.close()
+            harness.close()
     return None, ""
 
 

@@ -1,6 +1,7 @@
-"""Who can take a step in a simulation: loops of workers, their event loops, errands that run once.
+"""Simulated threads, which the simulation runs one step at a time: engine loops, event loops and single calls.
 
-Blocking code runs in greenlets: where it would wait, it gives way to the others, and is gone on with later.
+Blocking code runs in a greenlet. Where a real thread would block, the greenlet yields, and the simulation resumes it
+later.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ NEVER_US = 1 << 62
 
 
 class ProcessDied(BaseException):
-    """The process is dead: nothing of what was under way goes on."""
+    """The simulated process is dead, so the current call must not continue."""
 
 
 class SimulatedThread:
-    """Someone who takes steps. `due`: when it can take the next, in microseconds."""
+    """A thread that the simulation can step. `due` is the time of its next step in microseconds."""
 
     def __init__(self, name: str, due: int = 0) -> None:
         self.name = name
@@ -38,7 +39,7 @@ class SimulatedThread:
         raise NotImplementedError
 
     def schedule_at(self, when: int) -> None:
-        """It can take its next step then, unless it is stalled for longer."""
+        """Schedule the next step at this time, or at the end of a stall if that is later."""
         self.due = max(when, self.stalled_until)
 
     def stall(self, until: int) -> None:
@@ -46,11 +47,11 @@ class SimulatedThread:
         self.due = max(self.due, until)
 
     def discard(self) -> None:
-        """Let go of what was under way."""
+        """Discard the current call."""
 
 
 class GreenletThread(SimulatedThread):
-    """Runs blocking code in a greenlet."""
+    """A thread that runs blocking code in a greenlet."""
 
     _greenlet: greenlet | None = None
 
@@ -59,7 +60,7 @@ class GreenletThread(SimulatedThread):
         return self._greenlet is not None
 
     def _resume(self, sim: Simulation, call: Callable[[], None]) -> bool:
-        """Begin the call, or go on with it; whether it has ended."""
+        """Start or resume the call and return whether it has finished."""
         if self._greenlet is None:
             self._greenlet = greenlet(self._guarded(sim, call))
             self._greenlet.thread = self  # type: ignore[attr-defined]
@@ -88,14 +89,14 @@ class GreenletThread(SimulatedThread):
 
 
 def yield_until(until: int) -> None:
-    """In a greenlet: let others take their steps until then."""
+    """Yield from the current greenlet to other threads until this time."""
     current = getcurrent()
-    assert current.parent is not None, "only what runs in a greenlet can wait"
+    assert current.parent is not None, "only a greenlet can wait"
     current.parent.switch(until)
 
 
 class LoopThread(GreenletThread):
-    """A loop of the engine: ticks when its pause is over or it was woken, as its thread would."""
+    """The thread of an engine loop: ticks when its pause has elapsed or it was woken."""
 
     def __init__(self, name: str, loop: Loop, clock: Clock) -> None:
         super().__init__(name)
@@ -104,11 +105,11 @@ class LoopThread(GreenletThread):
         self._woken = False
         self._pause = 0.0
         self.began_at = 0
-        """When the tick under way began, or the last one."""
+        """Start time of the current tick, or of the last one."""
         loop.wake = self.wake  # type: ignore[method-assign]
 
     def wake(self) -> None:
-        """Being woken ends a pause, but not one after trouble; what comes during a tick counts after it."""
+        """End the pause, unless it follows a failed tick. A wake-up during a tick takes effect after it."""
         self._woken = True
         if self._greenlet is None and not self.loop._failed_ticks:
             self.schedule_at(self._clock.micros)
@@ -129,7 +130,7 @@ class LoopThread(GreenletThread):
 
 
 class EventLoopThread(SimulatedThread):
-    """The event loop of a worker: author code."""
+    """The event loop of a worker, which runs task code."""
 
     def __init__(self, name: str, loop: SteppedLoop) -> None:
         super().__init__(name)
@@ -139,7 +140,7 @@ class EventLoopThread(SimulatedThread):
         self._reschedule()
 
     def block(self, now: int, until: int, blocker: asyncio.Task[Any] | None) -> None:
-        """Author code doesn't return until then, that of this task or of something else: no other callback runs."""
+        """Block the event loop until this time, in the code of `blocker` or in other code."""
         self.stall(until)
         self.blocked_since = now
         self.loop.blocker = blocker
@@ -158,7 +159,7 @@ class EventLoopThread(SimulatedThread):
 
 
 class CallThread(GreenletThread):
-    """Something that is done once: a thread of author code, a call of a client, the start of a worker."""
+    """A thread that makes one call: task code, a client call or the start of a worker."""
 
     def __init__(self, name: str, call: Callable[[], None], due: int = 0) -> None:
         super().__init__(name, due)

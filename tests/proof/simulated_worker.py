@@ -1,4 +1,4 @@
-"""A simulated worker: real components, whose loops the simulation ticks, and whose threads are errands of it."""
+"""A simulated worker: real components whose loops and threads are stepped by the simulation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARGIN_S = 0.01
 
 
 class SimulatedThreadPool:
-    """Threads of author code: errands that take their time."""
+    """A pool whose threads, which run task code, are stepped by the simulation."""
 
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
@@ -45,11 +45,11 @@ class SimulatedThreadPool:
         return handle
 
     def close(self) -> None:
-        """They end by themselves."""
+        """Do nothing, because the threads end by themselves."""
 
 
 class FreeConnections:
-    """The lines for author's transactions that nobody uses, where waiting for one means to give way."""
+    """Unused connections for step transactions; a greenlet that waits for one yields."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -103,7 +103,7 @@ class SimulatedWorker:
             self.sim.threads.append(CallThread(f"{self.name}.{what}", call, self.sim.clock.micros))
 
     def start(self) -> None:
-        """What a worker does before its loops begin; tried until the database lets it."""
+        """Start the worker, retrying while the database is unavailable, then add its loops to the simulation."""
         begin = True
         while True:
             try:
@@ -137,7 +137,7 @@ class SimulatedWorker:
         self.sim.threads += [*threads.values(), self.author]
 
     def stop(self) -> None:
-        """As for SIGTERM: finish within the grace, hand the rest back; then the process ends."""
+        """Stop as after SIGTERM: finish within the grace period, release the rest, end the process."""
         self.worker._finish_or_cancel()
         self.worker._flush_and_notify()
         self.worker._close(exiting=True)
@@ -150,14 +150,14 @@ class SimulatedWorker:
         return self.author is not None and self.author.blocked_since is not None
 
     def tasks_on_loop(self) -> list[asyncio.Task[Any]]:
-        """Those that carry out attempts, which may block the loop."""
+        """Return the asyncio tasks that execute attempts and may block the loop."""
         handles = [
             attempt.loop_task for attempt in self.components.state.claimed().values() if attempt.run_in == "loop"
         ]
         return [handle for handle in handles if handle is not None and not handle.done()]
 
     def watch_blocked_loop(self) -> None:
-        """After each step: note when the warden first looked at a loop that is blocked."""
+        """Record when the lease guard first checked a blocked loop. Called after each step."""
         if not self.blocked:
             self._noticed_at = None
         elif self._noticed_at is None and self._lease_guard is not None and self.author is not None:
@@ -166,13 +166,13 @@ class SimulatedWorker:
                 self._noticed_at = self.sim.clock.micros
 
     def may_claim(self) -> bool:
-        """Whether the claimer's tick began before its event loop had been blocked for so long that it must know."""
+        """Return whether the claimer's tick began before the worker had to know that its event loop is blocked."""
         if self._noticed_at is None or self._claimer is None:
             return True
         return self._claimer.began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND_US
 
     def _restart_soon(self, _reason: str) -> None:
-        """Its supervisor restarts it: what it has given up is written meanwhile."""
+        """Let the supervisor restart the worker after two leases, in which released runs are written."""
         if not self._restarting:
             self._restarting = True
             due = self.sim.clock.micros + 2 * int(LEASE_S * SECOND_US)
@@ -188,7 +188,7 @@ class SimulatedWorker:
             self.process.hooks = None
             self.process.database.forget_connections()
 
-    # What its connections ask
+    # Hooks of its connections
 
     def before_transaction(self, what: str) -> None:
         self.sim.before_transaction(self.process, self, what)
