@@ -535,7 +535,7 @@ class Holdfast:
         return hook
 
     def on_failure(self, hook: Callable[[RunInfo[Any]], Any]) -> Callable[[RunInfo[Any]], Any]:
-        """Call this function with the `RunInfo` of every run that fails for good."""
+        """Call this function with the `RunInfo` of every run that fails permanently."""
         self._hooks.on_failure.append(hook)
         return hook
 

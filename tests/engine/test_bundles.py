@@ -208,7 +208,7 @@ def test_checkpoints_follow_earlier_writes_of_their_turn(alone):
     committer._queue.submit(write(session))
     committer._queue.submit(withdraw)
     committer._queue.submit(write(session))
-    committer._queue._end_turn()
+    committer._queue._end_iteration()
     first, bundle = committer._queue._ready
     assert (first, bundle.count) == (withdraw, 2)
 
@@ -249,7 +249,7 @@ def test_an_end_follows_the_checkpoints_before_it(alone):
     committer._queue.submit(end)
     committer._queue.submit(write(session))
     assert committer._queue.backlog == 3
-    committer._queue._end_turn()
+    committer._queue._end_iteration()
     assert [task.count for task in committer._queue._ready] == [2, 1]
     with pytest.raises(StoreUnavailable):
         committer.tick()

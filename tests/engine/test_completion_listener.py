@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, ResultTimeout, RunCancelled
-from holdfast.client import completion_listener, result_waiter
+from holdfast.client import completion_listener, results
 from holdfast.client.completion_listener import CompletionListener
-from holdfast.client.result_waiter import ResultWaiter
+from holdfast.client.results import ResultWaiter
 from holdfast.database.postgres import PostgresConnection
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import Kit
@@ -34,7 +34,7 @@ CANCEL = "import sys; from holdfast import Holdfast; Holdfast(sys.argv[1]).get_r
 def rare_looks(monkeypatch):
     """No look by itself once the first was made: only what is heard leads to another."""
     for name in ("FIRST_POLL_INTERVAL_S", "MAX_POLL_INTERVAL_S", "MAX_POLL_INTERVAL_LISTENING_S"):
-        monkeypatch.setattr(result_waiter, name, 3600.0)
+        monkeypatch.setattr(results, name, 3600.0)
 
 
 @pytest.fixture
@@ -158,39 +158,39 @@ def test_all_who_wait_share_one_listener(app, work, other, rare_looks, told, thr
     async def wait_for_two(n: int) -> list[int]:
         return await asyncio.gather(runs[n].aresult(FOREVER), runs[n + 1].aresult(FOREVER))
 
-    results = [threads.submit(run.result, FOREVER) for run in runs[:6]]
-    results += [threads.submit(asyncio.run, wait_for_two(n)) for n in (6, 8, 10)]
+    futures = [threads.submit(run.result, FOREVER) for run in runs[:6]]
+    futures += [threads.submit(asyncio.run, wait_for_two(n)) for n in (6, 8, 10)]
     wait_until(lambda: ends_of(app) in told and (len(ends_of(app)._pollers), len(ends_of(app)._threads)) == (3, 6))
     assert len(listening_threads()) == 1
     assert (connections(app), rows(app)) == (is_postgres(app),) * 2
     other.worker().drain(60)
-    assert [result.result(60) for result in results] == [0, 2, 4, 6, 8, 10, [12, 14], [16, 18], [20, 22]]
+    assert [result.result(60) for result in futures] == [0, 2, 4, 6, 8, 10, [12, 14], [16, 18], [20, 22]]
 
 
 def test_only_threads_that_are_concerned_are_woken(app, work, other, rare_looks, told, threads, monkeypatch):
     woken = []
-    real = result_waiter.WaitingThread.wake
-    monkeypatch.setattr(result_waiter.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
+    real = results.WaitingThread.wake
+    monkeypatch.setattr(results.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
     runs = work.enqueue_many([(1,), (2,)])
-    results = [threads.submit(run.result, FOREVER) for run in runs]
+    futures = [threads.submit(run.result, FOREVER) for run in runs]
     wait_until(lambda: ends_of(app) in told and len(ends_of(app)._threads) == 2)
     other.get_run(runs[1].id).cancel()
     with pytest.raises(RunCancelled):
-        results[1].result(60)
+        futures[1].result(60)
     assert set(woken) == {str(runs[1].id)}
     other.get_run(runs[0].id).cancel()
     with pytest.raises(RunCancelled):
-        results[0].result(60)
+        futures[0].result(60)
 
 
 def test_each_app_hears_for_itself(app, work, other, make_app, rare_looks, told, threads):
     run = work.enqueue(2)
     apps = [app, make_app()]
-    results = [threads.submit(each.get_run(run.id).result, FOREVER) for each in apps]
+    futures = [threads.submit(each.get_run(run.id).result, FOREVER) for each in apps]
     wait_until(lambda: {ends_of(each) for each in apps} <= set(told))
     assert len(listening_threads()) == 2
     other.worker().drain(60)
-    assert [result.result(60) for result in results] == [4, 4]
+    assert [result.result(60) for result in futures] == [4, 4]
 
 
 def test_when_nobody_waits_any_more_the_listener_leaves_and_comes_again_when_it_is_wanted(
@@ -215,11 +215,11 @@ def test_when_nobody_waits_any_more_the_listener_leaves_and_comes_again_when_it_
 def test_a_wait_that_is_short_is_worth_no_listener(app, work, monkeypatch):
     started = []
     monkeypatch.setattr(completion_listener.CompletionListenerLoop, "start", lambda self: started.append(self))
-    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.2)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 0.2)
     with pytest.raises(ResultTimeout):
         work.enqueue(1).result(0.1)
     assert not started
-    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 0.0)
     with pytest.raises(ResultTimeout):
         work.enqueue(1).result(0.1)
     assert len(started) == 1
@@ -269,7 +269,7 @@ def test_another_store_has_another_listener(app, work, other, rare_looks, told, 
 
 
 def test_a_database_in_memory_has_no_listener(monkeypatch):
-    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 0.0)
     with Holdfast("sqlite:///:memory:") as app:
         with pytest.raises(ResultTimeout):
             app.remote("work").enqueue(1).result(0.05)
@@ -277,7 +277,7 @@ def test_a_database_in_memory_has_no_listener(monkeypatch):
 
 
 def test_a_clock_of_a_tests_own_has_no_listener(make_app, monkeypatch):
-    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 0.0)
     app = make_app(clock=lambda: 1_800_000_000_000_000)
     run = app.remote("work").enqueue(1)
     with pytest.raises(ResultTimeout):
@@ -311,7 +311,7 @@ def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other,
     result = threads.submit(work.enqueue(2).result, FOREVER)
     wait_until(lambda: len(tried) > 2)
     assert not hears(app).is_listening
-    assert ends_of(app).max_interval() == result_waiter.MAX_POLL_INTERVAL_S
+    assert ends_of(app).max_interval() == results.MAX_POLL_INTERVAL_S
     other.worker().drain(60)
     assert result.result(60) == 4
 
@@ -338,7 +338,7 @@ def test_a_listener_whose_connection_is_lost_comes_back_and_looks(postgres_url, 
 
 def test_behind_a_pooler_there_is_no_listener_and_looking_goes_on(postgres_url, monkeypatch, threads):
     monkeypatch.setattr(PostgresConnection, "_is_pooled", lambda self: True)
-    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 0.0)
     with Holdfast(postgres_url) as app:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)

@@ -18,7 +18,7 @@ ROUND = 30
 ENOUGH = 5
 """How often each kind of connection is ended at least."""
 MOST_ROUNDS = 10
-KINDS = {"claim", "commit", "heartbeat", "housekeeping", "listener", "client", "author-1"}
+KINDS = {"claim", "commit", "heartbeat", "housekeeping", "listener", "client", "transaction-1"}
 """The purposes of a worker's connections, as `application_name` tells them."""
 VICTIMS = (
     "select pid, application_name from pg_stat_activity"

@@ -65,9 +65,9 @@ assert len(app.runs()) == 2
 """,
     "who waits hears of ends, the child by a listener of its own": """
 from holdfast import RunCancelled
-from holdfast.client import result_waiter
+from holdfast.client import results
 for name in ('FIRST_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_LISTENING_S'):
-    setattr(result_waiter, name, 3600.0)
+    setattr(results, name, 3600.0)
 def listens():
     while not app._client.results.waiter._listener.is_listening:
         time.sleep(0.001)

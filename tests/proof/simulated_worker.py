@@ -53,7 +53,7 @@ class FreeConnections:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._free = [f"author-{number + 1}" for number in range(MAX_STEP_TRANSACTIONS)]
+        self._free = [f"transaction-{number + 1}" for number in range(MAX_STEP_TRANSACTIONS)]
 
     def get(self, timeout: float) -> str:
         while not self._free:

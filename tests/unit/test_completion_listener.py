@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.client import completion_listener, result_waiter
+from holdfast.client import completion_listener, results
 from holdfast.client.completion_listener import CompletionListenerLoop, rest_after
-from holdfast.client.result_waiter import LoopPoller, PollBackoff, ResultWaiter
+from holdfast.client.results import LoopPoller, PollBackoff, ResultWaiter
 from holdfast.errors import StoreUnavailable
 
 
@@ -165,7 +165,7 @@ async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_
             heard.set()
         return {str(run): ("running" if len(looks) < 2 else "done", "1", None, None, None)}
 
-    monkeypatch.setattr(result_waiter, "FIRST_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(results, "FIRST_POLL_INTERVAL_S", 3600.0)
     all_ends = ResultWaiter(look)
     assert (await asyncio.wait_for(all_ends.wait(run, None), 60))[0] == "done"
     assert heard.is_set()
@@ -190,15 +190,15 @@ def test_who_hears_looks_less_often_by_itself(listens):
     waits = ResultWaiter(lambda ids: {}, SimpleNamespace(is_listening=listens))
     looks = PollBackoff(UUID(int=1), None)
     pauses = [looks.pause("running", waits.max_interval()) for _ in range(40)]
-    assert pauses[0] == result_waiter.FIRST_POLL_INTERVAL_S
+    assert pauses[0] == results.FIRST_POLL_INTERVAL_S
     longest = "MAX_POLL_INTERVAL_LISTENING_S" if listens else "MAX_POLL_INTERVAL_S"
-    assert max(pauses) == pauses[-1] == getattr(result_waiter, longest)
+    assert max(pauses) == pauses[-1] == getattr(results, longest)
 
 
 def test_a_listener_is_wanted_only_for_waits_that_are_long(monkeypatch):
     wants: list[float] = []
     waits = ResultWaiter(lambda ids: {}, SimpleNamespace(request=lambda seconds, heard: wants.append(seconds)))
-    waits.request_listener(result_waiter.FIRST_POLL_INTERVAL_S)
+    waits.request_listener(results.FIRST_POLL_INTERVAL_S)
     waits.request_listener(0.5)
     assert wants == [0.5]
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.client import result_waiter
-from holdfast.client.result_waiter import ResultWaiter
+from holdfast.client import results
+from holdfast.client.results import ResultWaiter
 from holdfast.errors import ResultTimeout, StoreUnavailable
 
 RUNS = [UUID(int=n) for n in range(1, 4)]
@@ -44,8 +44,8 @@ def runs():
 @pytest.fixture
 def rare_looks(monkeypatch):
     """No look by itself once the first was made."""
-    monkeypatch.setattr(result_waiter, "FIRST_POLL_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(result_waiter, "MAX_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(results, "FIRST_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(results, "MAX_POLL_INTERVAL_S", 3600.0)
 
 
 def waiting(waits: ResultWaiter, *more: object) -> list[asyncio.Task]:

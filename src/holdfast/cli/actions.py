@@ -47,7 +47,7 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
     by = actor_or_user(flags.pop("by"))
     if not run:
         return run_bulk(
-            shared, "cancel", flags, lambda control, asked: control.bulk.cancel(asked, reason=reason, by=by)
+            shared, "cancel", flags, lambda control, filters: control.bulk.cancel(filters, reason=reason, by=by)
         )
     refuse_filters(flags)
 
@@ -84,7 +84,7 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
 
     by = actor_or_user(flags.pop("by"))
     if not run:
-        return run_bulk(shared, "retry", flags, lambda control, asked: control.bulk.retry(asked, by=by))
+        return run_bulk(shared, "retry", flags, lambda control, filters: control.bulk.retry(filters, by=by))
     refuse_filters(flags)
 
     def again(control: Control, id: UUID) -> tuple[bool, str]:

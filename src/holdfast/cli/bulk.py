@@ -51,16 +51,16 @@ def run_bulk(
     if not any(flags.get(name) for name in NAMES):
         raise click.UsageError("Missing argument 'RUN...', or a filter such as --state or --task.")
     with connect_or_empty(shared) as control:
-        asked = RunFilter.of(build_filter(control, flags))
+        filters = RunFilter.of(build_filter(control, flags))
         if flags["dry_run"] or not flags["yes"]:
-            preview = control.bulk.preview(verb, asked)
+            preview = control.bulk.preview(verb, filters)
             if flags["dry_run"]:
                 _show_preview(shared, preview)
                 return 0
             if preview.count.value:
                 _ask(preview, control.database)
         progress = None
-        for progress in act(control, asked):
+        for progress in act(control, filters):
             _show_progress(progress.changed, verb)
         assert progress is not None
     if shared.json:

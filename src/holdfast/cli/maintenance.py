@@ -69,7 +69,7 @@ def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: b
         flags |= {"dry_run": dry_run, "yes": yes}
         if older_than is not None:
             flags["finished_until"] = min(flags["finished_until"] or seconds_ago(older_than), seconds_ago(older_than))
-        return run_bulk(shared, "prune", flags, lambda control, asked: control.bulk.prune(asked))
+        return run_bulk(shared, "prune", flags, lambda control, filters: control.bulk.prune(filters))
     from holdfast.cli.connect import connect
 
     with connect(shared) as control:

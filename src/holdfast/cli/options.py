@@ -137,8 +137,8 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_filter(control: Control, flags: dict[str, Any]) -> FilterOptions:
     """Build a filter from the options; runs are found by id prefix."""
-    asked: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
+    filters: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
     for name in ("parent", "family"):
-        if name in asked:
-            asked[name] = control.runs.find(asked[name])
-    return asked  # type: ignore[return-value] # the names come from NAMES
+        if name in filters:
+            filters[name] = control.runs.find(filters[name])
+    return filters  # type: ignore[return-value] # the names come from NAMES

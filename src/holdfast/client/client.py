@@ -93,8 +93,8 @@ class Client:
         found = run_id(id)
         return Run(found, self.info(found).task, self)
 
-    def runs(self, **asked: Unpack[PageOptions]) -> Page:
-        return self.results.reader.full_page(**asked)
+    def runs(self, **options: Unpack[PageOptions]) -> Page:
+        return self.results.reader.full_page(**options)
 
     def history(self, id: UUID) -> list[Entry]:
         return self.results.reader.history(id)

@@ -99,7 +99,7 @@ class GraphClient:
     # Submit and append
 
     def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
-        """Create the run of a graph and its nodes in one transaction, ours or the caller's."""
+        """Create the run of a graph and its nodes in one transaction: a new one or the caller's."""
         self._creator.declare_limits()
         with self._creator.span(graph.name, 1):
             borrowed = self._creator.borrow(connection)

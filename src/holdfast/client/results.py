@@ -1,24 +1,305 @@
-"""Read the results and streams of runs, waiting for them where necessary."""
+"""Read the results and streams of runs, and wait for runs to finish.
+
+`RunResults` serves run handles. `ResultWaiter` decides when a waiting caller reads again. The coroutines of one event
+loop share one poll of the database; each thread polls for itself. Polling backs off exponentially, and a commit of a
+local worker triggers a poll at once. After `LISTEN_FROM_S` a `CompletionListener` reports completions in other
+processes, and polling slows down. It never stops: a notification may be lost.
+
+A caller that has seen its run once waits through an outage of the database.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from holdfast.client.completion_listener import CompletionListener
-from holdfast.client.result_waiter import MAX_POLL_INTERVAL_S, PollBackoff, ResultWaiter
+from holdfast.client.completion_listener import CompletionListener, rest_after
 from holdfast.database import Row
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
+from holdfast.database.faults import AccessDenied
+from holdfast.database.fork_safety import register_fork_hooks
+from holdfast.errors import ErrorInfo, ResultTimeout, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
-from holdfast.model.clock import Duration
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.codec import decode
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import FINAL_STATES, Chunk
 from holdfast.store import Store
 from holdfast.store.run_reader import RunReader
 from holdfast.task.registry import Registry
+
+if TYPE_CHECKING:
+    import asyncio
+
+FIRST_POLL_INTERVAL_S = 0.002
+MAX_POLL_INTERVAL_S = 0.25
+MAX_POLL_INTERVAL_LISTENING_S = 1.0
+BACKOFF_FACTOR = 1.5
+LISTEN_FROM_S = 0.02
+"""Poll intervals from this length on start a listener. Shorter waits aren't worth a connection."""
+
+MAX_OUTAGE_S = 300.0
+"""After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
+
+Poll: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
+"""Read state, result, error, kind and options of the runs that exist, by id. Blocking."""
+
+
+class PollBackoff:
+    """Growing intervals between polls for one run, until its timeout."""
+
+    def __init__(self, id: UUID, timeout: Duration | None) -> None:
+        self._id = id
+        self._timeout_s = None if timeout is None else to_micros(timeout, "timeout") / MICROS_PER_SECOND
+        self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        self._pause = FIRST_POLL_INTERVAL_S
+        self._seen = False
+        self._outage_since: float | None = None
+
+    def pause(self, state: str, longest: float) -> float:
+        """Return the seconds to the next poll of a run in this state. Raises ResultTimeout after the deadline."""
+        self._seen, self._outage_since = True, None
+        if self._deadline is not None and self._deadline <= time.monotonic():
+            hint = "; is a worker running that has this task and serves its queue?" if state == "ready" else ""
+            raise ResultTimeout(
+                f"run {self._id} did not finish within {self._timeout_s:g} s: it is still {state}{hint}"
+            )
+        return self._next(longest)
+
+    def pause_after_failure(self, error: StoreUnavailable, longest: float) -> float:
+        """Return the seconds to the next poll after one that failed.
+
+        Raises the error if the run was never seen, if retrying can't help, or if the outage lasts too long; raises
+        ResultTimeout after the deadline.
+        """
+        now = time.monotonic()
+        self._outage_since = self._outage_since or now
+        if not self._seen or isinstance(error, AccessDenied) or now - self._outage_since > MAX_OUTAGE_S:
+            raise error
+        if self._deadline is not None and self._deadline <= now:
+            raise ResultTimeout(f"run {self._id} did not finish within {self._timeout_s:g} s: {error}") from error
+        return self._next(longest)
+
+    def _next(self, longest: float) -> float:
+        pause, self._pause = self._pause, min(self._pause * BACKOFF_FACTOR, longest)
+        return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
+
+
+class PendingResult:
+    """A coroutine that waits for a run."""
+
+    __slots__ = ("backoff", "future", "id")
+
+    def __init__(self, id: UUID, backoff: PollBackoff, future: asyncio.Future[Row | None]) -> None:
+        self.id = str(id)
+        self.backoff = backoff
+        self.future = future
+
+    def update(self, row: Row | None, longest: float) -> float | None:
+        """Take the row of a poll. Returns the seconds to the next poll, or None if the wait has ended."""
+        if self.future.done():  # The caller was cancelled.
+            return None
+        if row is None or row[0] in FINAL_STATES:
+            self.future.set_result(row)
+            return None
+        try:
+            return self.backoff.pause(row[0], longest)
+        except ResultTimeout as error:
+            self.future.set_exception(error)
+            return None
+
+    def poll_failed(self, error: Exception, longest: float) -> float | None:
+        """Take the error of a poll. Returns the seconds to the next poll, or None if the wait has ended."""
+        if self.future.done():
+            return None
+        try:
+            if not isinstance(error, StoreUnavailable):
+                raise error
+            return self.backoff.pause_after_failure(error, longest)
+        except Exception as final:
+            self.future.set_exception(final)
+            return None
+
+
+class LoopPoller:
+    """Polls for all coroutines of one event loop that wait."""
+
+    def __init__(self, waiter: ResultWaiter) -> None:
+        import asyncio
+
+        self._waiter = waiter
+        self.pending: list[PendingResult] = []
+        self.wake = asyncio.Event()
+        self._notified = self._resting = False
+        self.notification_sent = False
+        """A notification is on its way to the loop. A blocked loop must not collect more of them."""
+
+    async def run(self) -> None:
+        """Poll until no coroutine waits."""
+        import asyncio
+
+        try:
+            while self.pending:
+                self.wake.clear()
+                self._notified, self._resting = False, True
+                began = time.monotonic()
+                pause = await self._poll_once()
+                rest = asyncio.get_running_loop().call_later(rest_after(time.monotonic() - began), self._rested)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self.wake.wait()
+                rest.cancel()
+        finally:
+            for pending in self.pending:  # The loop is shutting down.
+                pending.future.cancel()
+
+    def notify(self) -> None:
+        """Poll because a run has finished in another process, now or after the rest that follows a poll."""
+        self.notification_sent, self._notified = False, True
+        if not self._resting:
+            self.wake.set()
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self._notified:
+            self.wake.set()
+
+    async def _poll_once(self) -> float:
+        polled, self.pending = self.pending, []
+        longest = self._waiter.max_interval()
+        try:
+            rows = await run_in_thread(self._waiter.poll, {pending.id for pending in polled})
+        except Exception as error:
+            updated = [(pending, pending.poll_failed(error, longest)) for pending in polled]
+        except BaseException:
+            self.pending += polled
+            raise
+        else:
+            updated = [(pending, pending.update(rows.get(pending.id), longest)) for pending in polled]
+        pauses = {pending: pause for pending, pause in updated if pause is not None}
+        self.pending += pauses
+        pause = min(pauses.values(), default=0.0)
+        self._waiter.request_listener(pause)
+        return pause
+
+
+class WaitingThread:
+    """A thread that waits for a run. It polls itself and pauses in between."""
+
+    __slots__ = ("_backoff", "_waiter", "_wake", "id")
+
+    def __init__(self, id: UUID, backoff: PollBackoff, waiter: ResultWaiter) -> None:
+        self.id = str(id)
+        self._backoff = backoff
+        self._waiter = waiter
+        self._wake = threading.Event()
+
+    def pause(self, state: str) -> None:
+        """Sleep until the next poll of the run, which was last seen in this state."""
+        self._sleep(self._backoff.pause(state, self._waiter.max_interval()))
+
+    def pause_after_failure(self, error: StoreUnavailable) -> None:
+        """Sleep until the next poll after one that failed, or raise."""
+        self._sleep(self._backoff.pause_after_failure(error, self._waiter.max_interval()))
+
+    def _sleep(self, pause: float) -> None:
+        self._waiter.request_listener(pause)
+        self._wake.wait(pause)
+        self._wake.clear()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+
+class ResultWaiter:
+    """All coroutines and threads of this process that wait for runs of one store."""
+
+    def __init__(self, poll: Poll, listener: CompletionListener | None = None) -> None:
+        self.poll = poll
+        self._listener = listener
+        self._threads: set[WaitingThread] = set()
+        self._pollers: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # A loop keeps only weak references to its tasks.
+        register_fork_hooks(self)
+
+    async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
+        """Wait for a run to finish and return its row, or None if it doesn't exist."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pending = PendingResult(id, PollBackoff(id, timeout), loop.create_future())
+        poller = self._pollers.get(loop)
+        if poller is None:
+            self._pollers[loop] = poller = LoopPoller(self)
+            task = loop.create_task(self._run(loop, poller), context=contextvars.Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        poller.pending.append(pending)
+        poller.wake.set()
+        return await pending.future
+
+    async def _run(self, loop: asyncio.AbstractEventLoop, poller: LoopPoller) -> None:
+        try:
+            await poller.run()
+        finally:  # No await since `pending` was empty, so no waiter can be lost.
+            self._pollers.pop(loop, None)
+
+    @contextmanager
+    def thread(self, id: UUID, timeout: Duration | None) -> Iterator[WaitingThread]:
+        """Register the calling thread as waiting. Registered before its first poll, so it misses no notification."""
+        thread = WaitingThread(id, PollBackoff(id, timeout), self)
+        self._threads.add(thread)
+        try:
+            yield thread
+        finally:
+            self._threads.discard(thread)
+
+    def max_interval(self) -> float:
+        """Return the longest interval between two polls, given whether a listener is active."""
+        is_listening = self._listener is not None and self._listener.is_listening
+        return MAX_POLL_INTERVAL_LISTENING_S if is_listening else MAX_POLL_INTERVAL_S
+
+    def request_listener(self, pause: float) -> None:
+        """Listen for completions if a caller pauses for this many seconds."""
+        if self._listener is not None and pause >= LISTEN_FROM_S:
+            self._listener.request(pause, self.on_completion)
+
+    def on_completion(self) -> None:
+        """Notify the loops, and wake the threads whose run has finished. Blocking."""
+        for loop, poller in list(self._pollers.items()):
+            if not poller.notification_sent:
+                poller.notification_sent = True
+                with suppress(RuntimeError):  # The loop was closed.
+                    loop.call_soon_threadsafe(poller.notify)
+        threads = list(self._threads)
+        if threads:
+            rows = self.poll({thread.id for thread in threads})
+            for thread in threads:
+                row = rows.get(thread.id)
+                if row is None or row[0] in FINAL_STATES:
+                    thread.wake()
+
+    def poll_now(self) -> None:
+        """Let all loops poll at once, because a local worker may have finished a run. Callable from any thread."""
+        for loop, poller in list(self._pollers.items()):
+            with suppress(RuntimeError):  # The loop was closed.
+                loop.call_soon_threadsafe(poller.wake.set)
+
+    def close(self) -> None:
+        """Stop listening. Callers that still wait continue by polling."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def before_fork(self) -> None:
+        """Do nothing."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # The waiting threads and loops exist only in the parent.
+            self._threads, self._pollers = set(), {}
 
 
 class Finished(NamedTuple):

@@ -142,30 +142,32 @@ class RunCreator:
 
     def new_run(self, request: Request[Any], pending: Iterable[str] = ()) -> NewRun:
         """Build the row of a request, with a new id. `pending` names parameters whose values come later."""
-        declared, asked = request.declaration, request.options
-        deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
-        digest, old_digest = (None, None) if asked.key is None else request.digests()
+        declared, options = request.declaration, request.options
+        deadline_in = (
+            declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
+        )
+        digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
             id=new_id_text(),
-            queue=asked.queue or declared.queue,
+            queue=options.queue or declared.queue,
             task=declared.name,
             args=self._store.payloads.pack(request.args, "the arguments of task", declared.name),
             keep=self._keep if declared.keep is None else declared.keep,
             max_crashes=declared.max_crashes,
-            tenant=asked.tenant,
-            priority=declared.priority if asked.priority is None else asked.priority,
-            delay=asked.delay,
-            run_at=asked.run_at,
+            tenant=options.tenant,
+            priority=declared.priority if options.priority is None else options.priority,
+            delay=options.delay,
+            run_at=options.run_at,
             deadline_in=deadline_in,
-            deadline_at=asked.deadline_at,
-            unique=asked.unique,
-            key=asked.key,
+            deadline_at=options.deadline_at,
+            unique=options.unique,
+            key=options.key,
             digest=digest,
             old_digest=old_digest,
-            options=_stored_options(asked, self._telemetry.tracing),
-            tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
+            options=_stored_options(options, self._telemetry.tracing),
+            tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
             limits=self._limit_counters(request, pending),
-            fair=self._registry.fair.get(asked.queue or declared.queue),
+            fair=self._registry.fair.get(options.queue or declared.queue),
         )
 
     def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:
@@ -183,13 +185,13 @@ class RunCreator:
                 self._declared.update(new)
 
 
-def _stored_options(asked: Options, tracing: Tracing | None) -> str | None:
+def _stored_options(options: Options, tracing: Tracing | None) -> str | None:
     """Encode the options that have no column of their own, and the trace context."""
     stored: dict[str, Any] = {}
     if tracing is not None and (context := tracing.current_context()) is not None:
         stored["trace"] = context
-    if asked.retry is not None:
-        stored["retry"] = asked.retry.to_json()
-    if asked.timeout is not None:
-        stored["timeout"] = asked.timeout
+    if options.retry is not None:
+        stored["retry"] = options.retry.to_json()
+    if options.timeout is not None:
+        stored["timeout"] = options.timeout
     return msgspec.json.encode(stored).decode() if stored else None

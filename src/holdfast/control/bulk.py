@@ -65,29 +65,29 @@ class BulkControl:
         self._reader = RunReader(store)
         self._counting = CountControl(store)
 
-    def preview(self, verb: BulkAction, asked: RunFilter) -> BulkPreview:
+    def preview(self, verb: BulkAction, filters: RunFilter) -> BulkPreview:
         """Report what an action would change; changes nothing."""
-        narrowed = narrow_filter(verb, asked)
+        narrowed = narrow_filter(verb, filters)
         if narrowed is None:
             return BulkPreview(verb, Estimate(0), [])
         rows = self._store.run_list.page(narrowed, SAMPLE_SIZE).rows
         return BulkPreview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
 
     def cancel(
-        self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
+        self, filters: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
     ) -> Iterator[BulkProgress]:
         """Cancel all matching unfinished runs."""
         error = cancellation_json(reason, check_actor(by))
-        return self._batches("cancel", asked, after, lambda runs: self._store.actions.cancel_many(runs, error))
+        return self._batches("cancel", filters, after, lambda runs: self._store.actions.cancel_many(runs, error))
 
-    def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
+    def retry(self, filters: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
         """Return all matching failed and cancelled runs to ready."""
         actor = check_actor(by)
-        return self._batches("retry", asked, after, lambda runs: self._store.actions.retry_many(runs, actor))
+        return self._batches("retry", filters, after, lambda runs: self._store.actions.retry_many(runs, actor))
 
-    def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
+    def prune(self, filters: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
         """Delete all matching finished runs with their descendants and history, regardless of their retention."""
-        return self._batches("prune", asked, after, self._prune)
+        return self._batches("prune", filters, after, self._prune)
 
     def _prune(self, runs: Sequence[str]) -> int:
         count, left = self._store.retention.prune_these(runs)
@@ -99,9 +99,9 @@ class BulkControl:
         return count
 
     def _batches(
-        self, verb: BulkAction, asked: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
+        self, verb: BulkAction, filters: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
     ) -> Iterator[BulkProgress]:
-        narrowed = narrow_filter(verb, asked)
+        narrowed = narrow_filter(verb, filters)
         cursor = None if after is None else str(run_id(after))
         looked_at = changed = 0
         while narrowed is not None:
@@ -116,8 +116,9 @@ class BulkControl:
         yield BulkProgress(0, 0, None)
 
 
-def narrow_filter(verb: BulkAction, asked: RunFilter) -> RunFilter | None:
+def narrow_filter(verb: BulkAction, filters: RunFilter) -> RunFilter | None:
     """Restrict a filter to the states that an action applies to; None if no state remains."""
     allowed = ACTION_STATES[verb]
-    states = tuple(state for state in RUN_STATES if state in allowed and (not asked.states or state in asked.states))
-    return msgspec.structs.replace(asked, states=states) if states else None
+    wanted = filters.states or RUN_STATES
+    states = tuple(state for state in RUN_STATES if state in allowed and state in wanted)
+    return msgspec.structs.replace(filters, states=states) if states else None

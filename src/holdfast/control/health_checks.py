@@ -55,7 +55,7 @@ def check_tables(version: int, newest: int) -> Iterator[Finding]:
 
 
 def check_clocks(difference: float) -> Iterator[Finding]:
-    """Check the clock skew. `difference`: seconds by which the server's clock is ahead of ours."""
+    """Check the clock skew. `difference`: seconds by which the server's clock is ahead of this machine's."""
     if abs(difference) < CLOCK_SKEW_NOTE_S:
         return
     way = "ahead of" if difference > 0 else "behind"

@@ -221,7 +221,7 @@ class RunReplay:
                 self._unrecorded = executor.unrecorded
                 self._replayed = replay_sync(executor, arguments)
         except TimeoutError:
-            pass  # the missing outcome says so
+            pass  # reported as a missing outcome
         except BaseException as error:
             self._replayed = ReplayOutcome(True, error)
 

@@ -92,13 +92,13 @@ class RunControl:
         self._reader = RunReader(store)
         self._graphs = GraphControl(store)
 
-    def page(self, **asked: Unpack[PageOptions]) -> Page:
+    def page(self, **options: Unpack[PageOptions]) -> Page:
         """List runs that match all filters, newest first; pass the page's `after` to get the next page.
 
         A page is `partial` if the scan stopped early because very many runs didn't match: it may be short or empty
         although more follow.
         """
-        return self._reader.page(**asked)
+        return self._reader.page(**options)
 
     def find(self, given: UUID | str) -> UUID:
         """Find a run by its id or by a prefix that is unique, disregarding the run's own children and nodes, which are

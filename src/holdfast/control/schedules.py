@@ -123,15 +123,15 @@ class ScheduleControl:
         """Check that the names exist; `readable`: and that this release understands their declarations."""
         rows = {row.name: row for row in self._store.schedules.list_all()}
         known = list(rows)
-        asked = [check_name(name, "a schedule") for name in names]
-        for name in asked:
+        checked = [check_name(name, "a schedule") for name in names]
+        for name in checked:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or known[:5]
                 hint = f"known schedules: {', '.join(close)}" if close else "no schedule is declared"
                 raise ConfigError(f"schedule {quoted(name)} does not exist; {hint}")
             if readable and (_timing(rows[name]) is None or _unreadable_rules(rows[name])):
                 raise ConfigError(f"schedule {quoted(name)} was declared by a newer release: upgrade holdfast here")
-        return asked
+        return checked
 
 
 def _info(row: ScheduleRow) -> ScheduleInfo:

@@ -74,11 +74,11 @@ class CountControl:
         states["done"] = Estimate(max(total.runs - known, 0), exact)
         return Counts(Estimate(max(total.runs, known), total.exact), states, queues, tasks)
 
-    def fitting(self, asked: RunFilter) -> Estimate:
+    def fitting(self, filters: RunFilter) -> Estimate:
         """Count the runs that match a filter, up to a bound."""
         count, after = 0, None
         for _ in range(MAX_PAGES):
-            page = self._store.run_list.page(asked, 1000, after)
+            page = self._store.run_list.page(filters, 1000, after)
             count, after = count + len(page.rows), page.after
             if after is None or count >= MAX_COUNTED:
                 break

@@ -265,9 +265,9 @@ class Database(ABC):
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
         """Return the connection for a purpose. Several purposes may share one.
 
-        Writers are `client`, `claim`, `commit`, `heartbeat`, `housekeeping` and, for transactions of tasks, `author-1`,
-        `author-2` and so on. Readers are `read`, `pick` (claims), `look` and `tally` (housekeeping). The server ends
-        transactions that stay idle for `idle_timeout_s`, except those of tasks.
+        Writers are `client`, `claim`, `commit`, `heartbeat`, `housekeeping` and, for transactions of tasks,
+        `transaction-1`, `transaction-2` and so on. Readers are `read`, `pick` (claims), `poll` and `stats`
+        (housekeeping). The server ends transactions that stay idle for `idle_timeout_s`, except those of tasks.
         """
 
     def _managed(self, name: str, connect: Callable[[], DatabaseConnection]) -> ManagedConnection:

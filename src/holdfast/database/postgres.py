@@ -53,7 +53,7 @@ STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
 LISTENER_CHECK_INTERVAL_S = 10.0
 PREPARE_AFTER = 2
-SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "look": "housekeeping", "tally": "housekeeping"}
+SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "poll": "housekeeping", "stats": "housekeeping"}
 """Reads share a writer's connection: they don't block each other here, and connections are expensive."""
 
 _OUT_OF_RESOURCES = (
@@ -373,7 +373,7 @@ class PostgresDatabase(Database):
             "lock_timeout": LOCK_TIMEOUT_S * 1000,
             "idle_in_transaction_session_timeout": int(idle_timeout_s * 1000),
         }
-        if purpose.startswith("author"):  # tasks have timeouts of their own
+        if purpose.startswith("transaction"):  # tasks have timeouts of their own
             milliseconds = dict.fromkeys(milliseconds, 0)
         if purpose == "read" and self.read_timeout_s is not None:
             milliseconds["statement_timeout"] = int(self.read_timeout_s * 1000)

@@ -144,8 +144,8 @@ class SqliteDatabase(Database):
         register_fork_hooks(self)
 
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:  # noqa: ARG002
-        purpose = "read" if purpose == "look" else purpose
-        is_separate = purpose.startswith(("heartbeat", "pick", "watch", "tally")) or (
+        purpose = "read" if purpose == "poll" else purpose
+        is_separate = purpose.startswith(("heartbeat", "pick", "watch", "stats")) or (
             purpose == "read" and not self.in_user_transaction()
         )
         name = "all" if self._in_memory else purpose if is_separate else "write"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NO_RETRY = Retry(max_attempts=1)
 
 StopReason: TypeAlias = Literal["timeout", "deadline", "lost", "release", "suspend", "restart"]
-"""Why user code has to stop. It causes the last two itself: it waits, or asked for a restart."""
+"""Why user code has to stop. It causes the last two itself: it waits, or it called `restart`."""
 
 
 class Cancellable(Protocol):
@@ -130,7 +130,7 @@ class Attempt(msgspec.Struct, eq=False):
     # While it executes
 
     def request_stop(self, reason: StopReason) -> bool:
-        """NewCheckpoint that the code has to stop, and why. Return False if that came too late.
+        """Note that the code has to stop, and why. Return False if it is too late for that.
 
         The first reason counts; only the loss of the run overrides it.
         """
@@ -223,7 +223,7 @@ class Attempt(msgspec.Struct, eq=False):
         return self._end(RetryDecision("deadline"), deadline_error(), still_running=still_running)
 
     def released(self, *, still_running: bool = False) -> End:
-        """Return the end of an attempt that the worker gives back to the queue, uncharged."""
+        """Return the end of an attempt whose run the worker releases, uncharged."""
         return self._end_without_error("handed_back", "ready", still_running)
 
     def suspended(self, *, still_running: bool = False) -> End:
@@ -232,7 +232,7 @@ class Attempt(msgspec.Struct, eq=False):
         return replace(self._end_without_error("waiting", "waiting", still_running), note=note)
 
     def restarted(self, *, still_running: bool = False) -> End:
-        """Return the end of an attempt that asked to start over with other arguments."""
+        """Return the end of an attempt that restarts its run with other arguments."""
         return replace(self._end_without_error("restarted", "ready", still_running), args=self.restart_args)
 
     def end_when_stopped(self, reason: StopReason, *, still_running: bool = False) -> End | None:
@@ -250,7 +250,7 @@ class Attempt(msgspec.Struct, eq=False):
         return self._end_without_error("undone", "cancelled" if self.claim.ending == "cancelled" else "failed")
 
     def undo_failed(self, key: str, error: ErrorInfo) -> End:
-        """Return the end after a compensation failed for good: an operator has to decide."""
+        """Return the end after a compensation failed permanently: an operator has to decide."""
         message = f"undo of {key_label(key)} failed ({error.code}): {error}"
         return self._end(RetryDecision("undo"), ErrorInfo("undo", error.type, message, error.traceback))
 

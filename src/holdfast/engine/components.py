@@ -199,7 +199,7 @@ class WorkerComponents:
     # Signals between the components
 
     def _after_commit(self) -> None:
-        """Wake what may continue after a commit: waiting clients, waiting functions and the claimer."""
+        """Wake everything that may continue after a commit: waiting clients, waiting functions, the claimer."""
         self._client.ended()
         if self.wait_poller.waiters:
             self.wait_poller.poll_soon()

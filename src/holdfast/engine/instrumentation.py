@@ -182,5 +182,5 @@ def _error_type(end: End | None) -> str:
     """Return the type of an error, but not its message, which may contain secrets."""
     if end is None or end.error is None:
         return "stopped"
-    told = msgspec.json.decode(end.error)
-    return str(told.get("type") or told.get("code"))
+    error = msgspec.json.decode(end.error)
+    return str(error.get("type") or error.get("code"))

@@ -304,7 +304,7 @@ class Runner:
             return arguments
         except (TaskError, PayloadError) as error:
             return attempt.invalid_arguments(error)
-        except BaseException as error:  # raised by a validator of the author's
+        except BaseException as error:  # raised by a validator in user code
             return attempt.failed(error)
 
     # Ending
@@ -372,15 +372,15 @@ class Runner:
     # Stopping
 
     def stop(self, attempts: Iterable[Attempt], reason: StopReason) -> None:
-        """Ask user code to stop. Coroutines are cancelled and processes killed; threads can only be asked.
+        """Ask user code to stop. Coroutines are cancelled and processes killed; threads only see the stop signal.
 
         From any thread.
         """
-        asked = [attempt for attempt in attempts if attempt.request_stop(reason)]
-        on_loop = [attempt for attempt in asked if attempt.run_in == "loop"]
+        stopping = [attempt for attempt in attempts if attempt.request_stop(reason)]
+        on_loop = [attempt for attempt in stopping if attempt.run_in == "loop"]
         if on_loop:
             self.loop.call_soon_threadsafe(self._cancel, on_loop)
-        for attempt in asked:
+        for attempt in stopping:
             attempt.kill_process()
             if reason in ("suspend", "restart") and attempt.run_in == "thread":
                 continue  # the request comes from the attempt's own thread, which ends now

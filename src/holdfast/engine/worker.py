@@ -324,7 +324,7 @@ class Worker:
         failures.close()
 
     def _loop_is_blocked(self) -> bool:
-        """Return whether user code blocks the event loop. Otherwise the loop has completed a turn."""
+        """Return whether user code blocks the event loop. Otherwise the loop has completed an iteration."""
         answered = threading.Event()
         with suppress(RuntimeError):  # the loop is closed
             self._components.runner.loop.call_soon_threadsafe(answered.set)
@@ -375,7 +375,7 @@ class Worker:
 
         Writes that a blocked event loop has gathered are not waited for, because it may block forever.
         """
-        self._loop_is_blocked()  # otherwise the turn that has passed flushed what the loop had gathered
+        self._loop_is_blocked()  # otherwise the iteration that has passed flushed the loop's writes
         queue, state = self._components.queue, self._components.state
         self._components.committer.wake()
         _wait_until(lambda: not queue.available or state.session is None, FLUSH_TIMEOUT_S)

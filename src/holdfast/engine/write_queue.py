@@ -1,8 +1,8 @@
 """The queue of writes about claimed runs: attempts submit, the committer takes batches.
 
 `submit` is the only way to write about a claimed run. Writes are committed in the order in which they were submitted,
-with one exception: checkpoints of steps from one turn of the event loop are gathered and encoded as one text, so they
-follow the other writes of that turn, but precede the ends of their attempts.
+with one exception: checkpoints of steps from one iteration of the event loop are gathered and encoded as one text, so
+they follow the other writes of that iteration, but precede the ends of their attempts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_CHECKPOINT_BATCH_BYTES = 256 * 1024
 """Larger checkpoints are not encoded as one text: the encoding would delay the event loop."""
 FLUSH_AT_WRITES = 200
-"""The committer starts on this many writes without waiting for the end of the event loop's turn."""
+"""The committer starts on this many writes without waiting for the end of the event loop's iteration."""
 
 WriteResult: TypeAlias = Reply | Exception
 
@@ -76,7 +76,7 @@ class AttemptEnd(msgspec.Struct):
 
 
 class CheckpointBatch(msgspec.Struct):
-    """Checkpoints of steps from one turn of the event loop, encoded as the JSON rows that the statement takes.
+    """Checkpoints of steps from one iteration of the event loop, encoded as the JSON rows that the statement takes.
 
     The loop's thread encodes them, because their data is in its core's cache (bench steps).
     """
@@ -101,14 +101,14 @@ _command_of = attrgetter("command")
 class WriteQueue:
     """Collects writes from all threads until the committer takes them.
 
-    Everything that coroutines submit in one turn of the event loop becomes available together, at the end of the turn:
+    Everything that coroutines submit in one iteration of the event loop becomes available together, when it ends:
     otherwise the first of many writes would be committed alone.
     """
 
     def __init__(self) -> None:
         self.wake_committer: Callable[[], None] = lambda: None
         self._ready: deque[QueuedWrite] = deque()  # appended to by all threads, consumed by the committer
-        self._steps: list[PendingWrite] = []  # checkpoints of steps from this turn of the loop
+        self._steps: list[PendingWrite] = []  # checkpoints of steps from this iteration of the loop
         self._ends_after_steps: list[AttemptEnd] = []  # of durable functions that may have a checkpoint in `_steps`
         self._flush_scheduled = False
         self._in_flight = 0
@@ -141,32 +141,32 @@ class WriteQueue:
         elif type(write.command) is NewStepCheckpoint:
             self._steps.append(write)
             if not self._flush_scheduled:
-                self.flush_after_this_turn()
+                self.flush_after_iteration()
             elif len(self._steps) == FLUSH_AT_WRITES:
                 self._flush()
             return
         else:
             self._ready.append(write)
         if not self._flush_scheduled:
-            self.flush_after_this_turn()
+            self.flush_after_iteration()
         elif len(self._ready) == FLUSH_AT_WRITES:
             self.wake_committer()
 
-    def flush_after_this_turn(self) -> None:
-        """Make the writes of this turn of the event loop available when the turn ends. On the loop's thread."""
+    def flush_after_iteration(self) -> None:
+        """Make the writes of this iteration of the event loop available when it ends. On the loop's thread."""
         if not self._flush_scheduled:
             assert self._loop is not None
             self._flush_scheduled = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._end_iteration)
 
-    def _end_turn(self) -> None:
+    def _end_iteration(self) -> None:
         self._flush_scheduled = False
         self._flush()
 
     def _flush(self) -> None:
         """Append the gathered checkpoints, then the ends of their attempts.
 
-        The checkpoints follow all other writes of the turn, because a function may have withdrawn a wait before it
+        The checkpoints follow all other writes of the iteration, because a function may have withdrawn a wait before it
         called the step.
         """
         if self._steps:
@@ -212,7 +212,7 @@ class WriteQueue:
 
     @property
     def backlog(self) -> int:
-        """The number of writes that are not durable yet, including those of the event loop's current turn."""
+        """The number of writes that are not durable yet, including those of the event loop's current iteration."""
         gathered = len(self._steps) + len(self._ends_after_steps)  # read first: writes move from there to `_ready`
         return gathered + self.available
 

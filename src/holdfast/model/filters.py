@@ -67,10 +67,10 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The topmost ancestor; it is included."""
 
     @classmethod
-    def of(cls, asked: FilterOptions) -> RunFilter:
+    def of(cls, options: FilterOptions) -> RunFilter:
         """Create a filter from keyword arguments; `state` may be one state or several."""
-        given: dict[str, Any] = {name: value for name, value in asked.items() if name != "state"}
-        return cls(states=_states(asked.get("state")), **given)
+        given: dict[str, Any] = {name: value for name, value in options.items() if name != "state"}
+        return cls(states=_states(options.get("state")), **given)
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "states", _states(self.states))

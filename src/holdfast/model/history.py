@@ -11,7 +11,7 @@ KINDS: dict[str, str] = {
     "enqueued": "the run was created",
     "started": "a worker started an attempt",
     "done": "the run finished with a result",
-    "failed": "the run failed for good; data has the error",
+    "failed": "the run failed permanently; data has the error",
     "retrying": "an attempt failed and will be retried; data has the error",
     "timed_out": "an attempt timed out and will be retried, or a gate timed out; data has the error",
     "crashed": "the attempt's process died or lost its lease with no other run in it; the crash is charged to the run",

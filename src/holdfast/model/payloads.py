@@ -2,7 +2,7 @@
 
 Payloads are stored as text. One that isn't plain JSON starts with `~`, which JSON never does, followed by a letter per
 transformation (`z` compressed, `c` encoded by the codec), a colon, and base64. Payloads are packed where they are
-created and unpacked where they are read; no code in between looks at them. Text that can't be unpacked stays as it is,
+created and unpacked where they are read; no code in between reads them. Text that can't be unpacked stays as it is,
 and `codec.decode` raises PayloadError for it.
 """
 

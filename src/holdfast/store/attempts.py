@@ -27,7 +27,7 @@ class AttemptStore(StoreModule):
         """End attempts; return the claims whose end is recorded.
 
         A missing claim has lost its run, and nothing was written for it. If several claims of one run report an end, at
-        most one is recorded. Safe to repeat: an end that was recorded before the answer got lost is returned again.
+        most one is recorded. Safe to repeat: an end that was recorded before the response got lost is returned again.
         """
         alone = [end for end in ends if not end.in_tree]
         in_tree = [end for end in ends if end.in_tree]
@@ -78,12 +78,12 @@ class AttemptStore(StoreModule):
             if not tx.execute("lock_session", session=session):
                 return set(), []
             runs = lock_with_parents(tx, [end.id for end in ends])
-            ours = [end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)]
-            crashed = [CrashedRun(end.id, end.runs_in_process, end.isolate, end.error) for end in ours]
+            valid = [end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)]
+            crashed = [CrashedRun(end.id, end.runs_in_process, end.isolate, end.error) for end in valid]
             failed, failed_graphs = record_crashes(tx, runs, crashed, fenced=True)
             failed += failed_graphs
-            return_permits(tx, [runs[end.id].limits for end in ours])
-            recorded = {end.claim for end in ours}
+            return_permits(tx, [runs[end.id].limits for end in valid])
+            recorded = {end.claim for end in valid}
             if len(recorded) < len(ends):
                 rows = json_rows({"id": end.id, "fence": end.fence} for end in ends)
                 known = tx.execute("find_recorded_ends", session=session, rows=rows)
@@ -138,31 +138,31 @@ def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKe
 
 def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
     running = _claims(tx.execute("find_running_attempts", session=session, rows=json_rows(ends)))
-    ours = {end.claim: end for end in ends if end.claim in running}
-    return _end_all_on_sqlite(tx, session, list(ours.values())) if ours else set()
+    valid = {end.claim: end for end in ends if end.claim in running}
+    return _end_all_on_sqlite(tx, session, list(valid.values())) if valid else set()
 
 
 def _end_in_tree(tx: Tx, session: str, ends: Sequence[End]) -> RecordedEnds:
     if not tx.execute("lock_session", session=session):
         return RecordedEnds()
     runs = lock_with_parents(tx, [end.id for end in ends])
-    ours = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
-    if not ours:
+    valid = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
+    if not valid:
         return RecordedEnds()
-    rows = tx.execute("end_tree_attempts", rows=json_rows(ours.values()))
-    history = [_history_of(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
+    rows = tx.execute("end_tree_attempts", rows=json_rows(valid.values()))
+    history = [_history_of(valid[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     tx.execute("add_history", rows=json_rows(entry for entries in history for entry in entries))
-    _delete_obsolete(tx, runs, ours)
-    kept = {end.id: end.keep_records for end in ours.values() if end.keep_records is not None}
+    _delete_obsolete(tx, runs, valid)
+    kept = {end.id: end.keep_records for end in valid.values() if end.keep_records is not None}
     old = [{"run": str(row[0]), "n": row[1] - kept[str(row[0])]} for row in rows if str(row[0]) in kept]
     if old:
         tx.execute("trim_history", rows=json_rows(old))
-    over = [end for end in ours.values() if end.state in FINAL_STATES or end.kind == "undoing"]
+    ended = [end for end in valid.values() if end.state in FINAL_STATES or end.kind == "undoing"]
     failed_graphs = propagate_ends(
-        tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in over]
+        tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended]
     )
-    return_permits(tx, [runs[end.id].limits for end in ours.values() if not end.still_running])
-    recorded = RecordedEnds(end.claim for end in ours.values())
+    return_permits(tx, [runs[end.id].limits for end in valid.values() if not end.still_running])
+    recorded = RecordedEnds(end.claim for end in valid.values())
     recorded.failed_graphs = failed_graphs
     return recorded
 
@@ -192,6 +192,6 @@ def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, End]) -
     if restarted:
         tx.execute("delete_checkpoints", rows=id_rows(restarted))
         tx.execute("return_unread_messages", rows=id_rows(restarted))
-    over = restarted + [end.id for end in ends.values() if end.kind == "done"]
-    if over:
-        tx.execute("delete_waits", rows=id_rows(over))
+    without_waits = restarted + [end.id for end in ends.values() if end.kind == "done"]
+    if without_waits:
+        tx.execute("delete_waits", rows=id_rows(without_waits))

@@ -34,18 +34,18 @@ _PRIORITY = attrgetter("priority")
 class ScanPolicy:
     """When a claim on PostgreSQL scans a lane from its head and when it resumes behind the last claimed row.
 
-    Claimed rows stay in the ready index until vacuum removes them, so a scan from the head walks over dead entries: for
-    seconds, if an old snapshot keeps vacuum from its work. Resuming avoids that cost, but misses rows that return to an
-    earlier position (a released run, a node of an old graph) and those of lower priorities.
+    Claimed rows stay in the ready index until vacuum removes them, so a scan from the head reads dead entries first:
+    for seconds, if an old snapshot keeps vacuum from removing them. Resuming avoids that cost, but misses rows that
+    return to an earlier position (a released run, a node of an old graph) and those of lower priorities.
 
-    The policy bounds both. After a slow head scan, and while a lane gives claims all they ask for, head scans take
+    The policy bounds both. After a slow head scan, and while a lane fills claims completely, head scans take
     about `max_head_share` of the time. But the head is scanned at the latest `max_head_interval_s` after the last scan,
     however long that one took (a table lock, a stopped process), and at once when a claim found nothing: an idle worker
-    never passes over ready work.
+    never overlooks ready work.
     """
 
     head_interval_s: float = 0.1
-    """Crowded lanes: the least time between two head scans."""
+    """Crowded lanes: the minimum time between two head scans."""
     max_head_interval_s: float = 1.0
     max_head_share: float = 1 / 20
     slow_scan_s: float = 0.02
@@ -57,8 +57,8 @@ class ScanPolicy:
         """Return how long claims may resume after a head scan that took `head_scan_s`."""
         if not crowded and head_scan_s <= self.slow_scan_s:
             return 0.0
-        least = self.head_interval_s if crowded else 0.0
-        return min(max(head_scan_s / self.max_head_share, least), self.max_head_interval_s)
+        minimum = self.head_interval_s if crowded else 0.0
+        return min(max(head_scan_s / self.max_head_share, minimum), self.max_head_interval_s)
 
 
 SCAN_POLICY = ScanPolicy()
@@ -80,9 +80,9 @@ class ScanRange(msgspec.Struct):
 class LaneCursor:
     """Where claims of this process resume in a lane: the last claimed position of each priority.
 
-    Per claim, `ClaimStore` asks `may_resume`, scans the `ranges`, moves the cursor to the last claimed run of each
+    Per claim, `ClaimStore` calls `may_resume`, scans the `ranges`, moves the cursor to the last claimed run of each
     priority with `advance`, and reports the scan with `record_scan`. The cursor only saves time: a head scan ignores
-    it, and `ScanPolicy` says how often one is due.
+    it, and `ScanPolicy` decides how often one is due.
     """
 
     def __init__(self, lane: int) -> None:
@@ -97,7 +97,7 @@ class LaneCursor:
         return now < self._head_scanned_at + policy.resume_s(self._head_scan_s, crowded=self._crowded)
 
     def ranges(self, *, resume: bool = True) -> list[ScanRange]:
-        """Return what to scan: all behind each last position and all that is more urgent, or the whole lane."""
+        """Return what to scan: all runs behind each last position and all more urgent ones, or the whole lane."""
         last = self._last if resume else {}
         most_urgent = max(last, default=BELOW_ALL_PRIORITIES)
         return [
@@ -106,7 +106,7 @@ class LaneCursor:
         ] or [ScanRange(self.lane)]
 
     def advance(self, claim: Claim) -> None:
-        """Move to a claimed run, unless the cursor is behind it already."""
+        """Move to a claimed run, unless the cursor has already passed it."""
         position = (claim.turn, claim.seq)
         self._last[claim.priority] = max(position, self._last.get(claim.priority, position))
         if len(self._last) > MAX_CURSOR_PRIORITIES:
@@ -123,19 +123,19 @@ class LaneCursor:
 class PickedRuns:
     """Runs that a read without a lock picked on SQLite, and the values by which `claim` detects changes since.
 
-    The check compares sums. A run's *number* is `1000 * seq + fence + records`. It is positive, and any change of a
+    The check compares sums. A run's *version* is `1000 * seq + fence + records`. It is positive, and any change of a
     ready run raises `fence` or `records`. `pick_claimable` returns the first ready runs of the lanes with their
-    numbers; `claim` runs under the write lock, adds up the numbers of all runs that are ready up to the last picked
+    versions; `claim` runs under the write lock, adds up the versions of all runs that are ready up to the last picked
     position, compares the sums and claims those of the picked runs that are still ready. Three results are possible:
 
-    - It claims none: the sums differ. The runs are picked again under the lock.
-    - It claims all. Each picked run is still ready, so its number is at least what it was, and any other run in the
-      range adds a positive number. As the sums are equal, no number grew and no other run is there: what was read is
-      still true, and nothing more urgent was passed over.
-    - It claims some. Other runs left, and the growth of numbers or new runs made up for them exactly. The claimed runs
+    - It claims none: the sums differ, or the lease has expired. The runs are picked again under the lock.
+    - It claims all. Each picked run is still ready, so its version is at least what it was, and any other run in the
+      range adds a positive version. As the sums are equal, no version grew and no other run is there: what was read is
+      still true, and no more urgent run was overlooked.
+    - It claims some. Other runs left, and changed or new runs made up for them exactly in the sum. The claimed runs
       belong to the session, but what was read may be outdated, so they are read again. Only their order may be wrong.
 
-    `docs/claims.md` has the whole argument.
+    `docs/claims.md` has the proof.
     """
 
     __slots__ = ("rows", "values")
@@ -144,8 +144,8 @@ class PickedRuns:
         # Runs with limits are in the sum, but only `claim_limited` may claim them.
         self.rows = [row[:-1] for row in found if row[-2] is None]
         _, seq, _, priority, turn, *_ = found[-1]
-        seqs, numbers = json_rows(row[1] for row in found), sum(row[-1] for row in found)
-        self.values = {"seqs": seqs, "sum": numbers, "priority": priority, "turn": turn, "seq": seq}
+        seqs, versions = json_rows(row[1] for row in found), sum(row[-1] for row in found)
+        self.values = {"seqs": seqs, "sum": versions, "priority": priority, "turn": turn, "seq": seq}
 
 
 class ClaimStore(StoreModule):
@@ -160,7 +160,7 @@ class ClaimStore(StoreModule):
         self._cursors: dict[int, LaneCursor] = {}
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
-        """Claim up to `wanted` ready runs of these lanes, in the order in which they shall start.
+        """Claim up to `wanted` ready runs of these lanes, in the order in which they start.
 
         Returns nothing if there are none or the session's lease has expired.
         """
@@ -172,7 +172,7 @@ class ClaimStore(StoreModule):
 
     def _claim_on_sqlite(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """Pick without a lock, so that others can write meanwhile and an idle worker locks nothing; then claim."""
-        rows = _lanes(lanes)
+        rows = _lane_rows(lanes)
         found = self._execute("pick", "pick_claimable", size=size, lanes=rows)
         if not found:
             return []
@@ -185,7 +185,7 @@ class ClaimStore(StoreModule):
         return self._transaction("claim", lambda tx: _pick_and_claim(tx, session, rows, size))
 
     def _claim_on_postgres(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        """Scan each lane from its head, or resume behind its cursor, as the scan policy says."""
+        """Scan each lane from its head, or resume behind its cursor, as the scan policy decides."""
         began = self._monotonic()
         cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
         resumed = [cursor.may_resume(began, self._policy) for cursor in cursors]
@@ -195,9 +195,9 @@ class ClaimStore(StoreModule):
             claims = self._claim_ranges(session, cursors, resumed, size)
         now = self._monotonic()
         # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
-        gave = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
+        counts = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
         for cursor, did_resume in zip(cursors, resumed, strict=True):
-            crowded = gave[cursor.lane] >= self._policy.crowded_runs
+            crowded = counts[cursor.lane] >= self._policy.crowded_runs
             cursor.record_scan(now, now - began, resumed=did_resume, crowded=crowded)
         return claims
 
@@ -215,7 +215,7 @@ class ClaimStore(StoreModule):
         """Claim runs of lanes with limits, in the same order; park those whose limits are full."""
         if wanted < 1 or not lanes:
             return []
-        rows = _lanes(lanes)
+        rows = _lane_rows(lanes)
         if not self._context.database.dialect.writing_ctes and not self._execute("read", "has_ready", lanes=rows):
             return []
         size = claim_size(wanted)
@@ -227,10 +227,10 @@ class ClaimStore(StoreModule):
         return self._to_claims(self._transaction("claim", work))
 
     def claim_isolated(self, session: str, lanes: Collection[int], max_runs: int) -> list[Claim]:
-        """Claim a group of isolated runs that may share a process; the caller runs nothing else beside them."""
+        """Claim a group of isolated runs that may share a process; the caller runs nothing else meanwhile."""
 
         def work(tx: Tx) -> list[Row]:
-            candidates = tx.execute("pick_isolated", session=session, lanes=_lanes(lanes), size=max_runs)
+            candidates = tx.execute("pick_isolated", session=session, lanes=_lane_rows(lanes), size=max_runs)
             # The last column is the size that the group may have.
             group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
             return self._claim_admitted(tx, session, group)
@@ -257,16 +257,16 @@ class ClaimStore(StoreModule):
 
     def has_ready(self, lanes: Collection[int]) -> bool:
         """Return whether these lanes have, or had a moment ago, something to claim."""
-        return bool(lanes) and bool(self._execute("claim", "has_ready", lanes=_lanes(lanes)))
+        return bool(lanes) and bool(self._execute("claim", "has_ready", lanes=_lane_rows(lanes)))
 
     def has_isolated(self, lanes: Collection[int]) -> bool:
         """Return whether isolated runs of these lanes wait for a process of their own."""
         purpose = "claim" if self._context.database.dialect.writing_ctes else "pick"
-        return bool(lanes) and bool(self._execute(purpose, "has_isolated", lanes=_lanes(lanes)))
+        return bool(lanes) and bool(self._execute(purpose, "has_isolated", lanes=_lane_rows(lanes)))
 
     def has_active(self, lanes: Collection[int]) -> bool:
         """Return whether anything in these lanes is ready or running, on any worker."""
-        return bool(lanes) and bool(self._execute("claim", "has_active", lanes=_lanes(lanes)))
+        return bool(lanes) and bool(self._execute("claim", "has_active", lanes=_lane_rows(lanes)))
 
     def list_owned(self, session: str) -> list[OwnedRun]:
         """Return all runs whose row names the session."""
@@ -286,7 +286,7 @@ def claim_size(wanted: int) -> int:
     return 1 << min(wanted, MAX_CLAIM_RUNS).bit_length() - 1
 
 
-def _lanes(lanes: Collection[int]) -> str:
+def _lane_rows(lanes: Collection[int]) -> str:
     return json_rows({"lane": lane} for lane in lanes)
 
 

@@ -24,10 +24,9 @@ from holdfast.store.commands import (
     WriteCommand,
     Written,
 )
-from holdfast.store.enqueue import assign_turns, new_run_batches, new_run_row
+from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
-from holdfast.store.lanes import LaneKey
 from holdfast.store.module import Tx, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
@@ -150,9 +149,9 @@ class CommandBatch:
         for at, record in records:
             self._checkpoints.append(record)
             self._replies[at] = Written()
-        over = [record for _, record in records if record.waited]
-        if over:
-            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, over)))
+        outcomes = [record for _, record in records if record.waited]
+        if outcomes:
+            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, outcomes)))
 
     def _withdraw(self) -> None:
         """Delete waits that the task gave up, and pass on the messages that they had received.
@@ -190,7 +189,7 @@ class CommandBatch:
         found = self._tx.execute("find_waits", rows=json_rows(_wait_key(wait) for _, wait in waits))
         known = {(str(run), key): (due_in, outcome, value) for run, key, due_in, outcome, value in found}
         new: list[tuple[int, WaitCommand, int | None]] = []
-        over: list[WaitCommand] = []
+        resolved: list[WaitCommand] = []
         for at, wait in waits:
             pending: int | None = None
             if (key := (wait.token.run, wait.key)) in known:  # a repeat, which may have been resolved since
@@ -205,9 +204,9 @@ class CommandBatch:
                 self._replies[at] = outcome
                 self._checkpoints.append(outcome_checkpoint(wait, *encode_outcome(wait.kind, outcome)))
                 if key in known:
-                    over.append(wait)
-        if over:
-            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, over)))
+                    resolved.append(wait)
+        if resolved:
+            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, resolved)))
         if new:
             added = self._tx.execute("add_waits", rows=json_rows(_wait_row(wait, pending) for _, wait, pending in new))
             due = {(str(run), key): due_in for run, key, due_in in added}

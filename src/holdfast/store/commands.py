@@ -2,7 +2,7 @@
 
 The committer collects commands and the store writes them in batches. Each command names its run, fence and generation,
 so that it is rejected once the run belongs to another claim. It also names the number `n` and the key under which its
-outcome is recorded, so that a repeat after a lost answer reads back what was written.
+outcome is recorded, so that a repeat after a lost response reads back what was written.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class NewStepCheckpoint(msgspec.Struct, gc=False):
 
 
 class WaitCommand(msgspec.Struct):
-    """Register a wait. Answered with its outcome if there is one already, else with the time until it is due.
+    """Register a wait. The reply is its outcome if there is one already, else the time until it is due.
 
     `target` is the topic, the event's target, or the spawn key of children. An eager wait for children ends with the
     first that fails.
@@ -96,7 +96,7 @@ class WithdrawCommand(msgspec.Struct):
 
 
 class EmitCommand(msgspec.Struct):
-    """Emit an event. Answered with whether it was the first of its name. `trace`: the emitter's trace context."""
+    """Emit an event. The reply says whether it was the first of its name. `trace`: the emitter's trace context."""
 
     token: RunToken
     n: int
@@ -127,7 +127,7 @@ class SpawnCommand(msgspec.Struct):
 
 
 class EnqueueCommand(msgspec.Struct):
-    """Create an independent run. Answered with its id, or that of the run that has its key or unique name."""
+    """Create an independent run. The reply is its id, or that of the run that has its key or unique name."""
 
     token: RunToken
     n: int

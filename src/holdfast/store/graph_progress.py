@@ -159,23 +159,23 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
     if not nodes:
         return [], []
     ends = _read_ends(tx, nodes)
-    going: list[dict[str, Any]] = []
+    released: list[dict[str, Any]] = []
     starting: list[GraphStart] = []
-    over: list[RunFinish] = []
+    finishes: list[RunFinish] = []
     for node in nodes:
         decided = _decision(node, ends.get(node.graph, {}), tx.payloads)
         if isinstance(decided, RunFinish):
-            over.append(decided)
+            finishes.append(decided)
             continue
         if node.kind == "graph":
             starting.append(GraphStart(node.id, node.plan["graph"]))
         if node.kind == "gate" and "early" in node.plan:
-            over.append(_concluded_early(node))
+            finishes.append(_concluded_early(node))
             continue
-        going.append(_release_row(node, decided))
-    for batch in in_batches(going, lambda row: len(row.get("args", ""))):
+        released.append(_release_row(node, decided))
+    for batch in in_batches(released, lambda row: len(row.get("args", ""))):
         tx.execute("release_nodes", rows=json_rows(batch))
-    return finish_runs(tx, over), starting
+    return finish_runs(tx, finishes), starting
 
 
 def _release_row(node: DecidableNode, args: str | None) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from holdfast.policy.json_schema import apply_defaults, find_mismatch
 from holdfast.store.enqueue import (
     EnqueueSteps,
     EnqueueStore,
+    LaneKey,
+    LaneStore,
     assign_turns,
     key_steps,
     new_run_row,
@@ -38,7 +40,6 @@ from holdfast.store.graph_progress import (
     insert_steps,
     skip_cause_of,
 )
-from holdfast.store.lanes import LaneKey, LaneStore
 from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewGraph, NewNode, NewRun
@@ -257,9 +258,9 @@ def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict
 def _discount_final_needs(graph: NewGraph, rows: Sequence[dict[str, Any]], known: dict[str, NodeState]) -> None:
     """Don't let appended nodes wait for existing nodes that have ended."""
     for node, row in zip(graph.nodes, rows, strict=True):
-        over = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
-        row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
-        causes = [skip_cause_of(end.state, name, end.error) for name, end in over]
+        ended = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
+        row["pending"] = row.get("pending", 0) - len(ended) if node.needs else row.get("pending")
+        causes = [skip_cause_of(end.state, name, end.error) for name, end in ended]
         row["cause"] = max((cause for cause in causes if cause is not None), default=None)
 
 

@@ -26,9 +26,8 @@ from holdfast.store.commands import (
     WaitOutcome,
     Written,
 )
-from holdfast.store.enqueue import enqueue_steps, run_steps
+from holdfast.store.enqueue import LaneStore, enqueue_steps, run_steps
 from holdfast.store.graph_progress import child_result
-from holdfast.store.lanes import LaneStore
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import lock_runs
@@ -58,7 +57,7 @@ class Journal(StoreModule):
         """Record plain checkpoints; reply for each whether it counts.
 
         One that was written before its reply got lost counts. If the run was cancelled meanwhile, a checkpoint with a
-        compensation is still written, so that the step can be undone, and answered as lost.
+        compensation is still written, so that the step can be undone, and the reply is `RUN_LOST`.
         """
         replies = self._record(session, records)
         if not any(map(_has_undo, records)):
@@ -173,7 +172,7 @@ class Journal(StoreModule):
         rows = json_rows({"run": run, "generation": generation} for run, generation in runs)
         return [
             (str(run), key, kind, WaitOutcome(outcome, value))
-            for run, key, kind, outcome, value in self._execute("look", "read_resolved_waits", rows=rows)
+            for run, key, kind, outcome, value in self._execute("poll", "read_resolved_waits", rows=rows)
         ]
 
     def spawned_results(self, parent: str) -> dict[str, Row]:

@@ -53,7 +53,7 @@ def _start_graph(tx: Tx, start: GraphStart) -> ReleaseResult:
 
 
 class RetriedRun(NamedTuple):
-    """A run that is ready again, or goes on undoing."""
+    """A run that is ready again, or continues to undo."""
 
     id: str
     records: int
@@ -113,10 +113,10 @@ def _retry_children(tx: Tx, retried: Sequence[RetriedRun], by: str | None) -> li
     if children:
         _reopen_waits(tx, children)
         _apply_map_concurrency(tx, [run for run in children if run.map_index is not None])
-    anew = [run for run in retried if run.ending is None]  # the others go on undoing
-    if anew:
-        tx.execute("delete_undone_steps", rows=id_rows(run.id for run in anew))
-    failed = _find_failed_children(tx, [run for run in anew if run.kind is None])
+    not_undoing = [run for run in retried if run.ending is None]  # the others continue to undo
+    if not_undoing:
+        tx.execute("delete_undone_steps", rows=id_rows(run.id for run in not_undoing))
+    failed = _find_failed_children(tx, [run for run in not_undoing if run.kind is None])
     released = [retry_runs(tx, chunk, by) for chunk in in_chunks(failed)]
     return [each for each in released if each is not None]
 

@@ -120,7 +120,7 @@ class RunActions(StoreModule):
         def work(tx: Tx) -> None:
             run = _lock_run(tx, id)
             if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
-                return  # sent before the answer got lost
+                return  # sent before the response got lost
             if run.kind is not None:
                 raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
             if run.state in FINAL_STATES:
@@ -138,7 +138,7 @@ class RunActions(StoreModule):
     def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
         """Create the run `fork` from the run `id`, with the checkpoints before a step, given by name or key.
 
-        Without a step it starts from the beginning. A repeat after a lost answer changes nothing.
+        Without a step it starts from the beginning. A repeat after a lost response changes nothing.
         """
         args = None if args is None else self._context.payloads.pack(args, f"the arguments of a fork of run {id}")
 

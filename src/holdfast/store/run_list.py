@@ -25,7 +25,7 @@ from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
-from holdfast.store.lanes import LaneStore
+from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows
 from holdfast.store.run_queries import RunRow
 
@@ -97,18 +97,18 @@ class RunList(StoreModule):
         super().__init__(context)
         self._lanes = lanes
 
-    def page(self, asked: RunFilter, size: int, after: str | None = None) -> RunListPage:
+    def page(self, filters: RunFilter, size: int, after: str | None = None) -> RunListPage:
         """Return up to `size` runs that match, newest first, behind the end of the previous page."""
-        bounds = bounds_of(asked, after)
-        lanes = self._lanes_of(asked)
+        bounds = bounds_of(filters, after)
+        lanes = self._lanes_of(filters)
         if bounds.below <= bounds.above or (lanes is not None and not lanes):
             return RunListPage([], None, False)
-        sources, heaped = self._choose(asked, lanes)
+        sources, heaped = self._choose(filters, lanes)
         rows: list[RunRow] = []
         end: str | None = None
-        for stream_size in _stream_sizes(asked, sources, size):
-            candidates, end = self._candidates(asked, sources, heaped, bounds, stream_size)
-            rows = self._filter(asked, candidates, size + 1)
+        for stream_size in _stream_sizes(filters, sources, size):
+            candidates, end = self._candidates(filters, sources, heaped, bounds, stream_size)
+            rows = self._filter(filters, candidates, size + 1)
             if len(rows) > size:
                 return RunListPage(rows[:size], rows[size - 1].id, False)
             if end is None:
@@ -116,32 +116,32 @@ class RunList(StoreModule):
         return RunListPage(rows, end, end is not None)
 
     def _candidates(
-        self, asked: RunFilter, sources: CandidateSources, heaped: set[str], bounds: IdBounds, stream_size: int
+        self, filters: RunFilter, sources: CandidateSources, heaped: set[str], bounds: IdBounds, stream_size: int
     ) -> tuple[list[str], str | None]:
         """Return candidates, newest first, and where the streams were cut off, None if they were read to the end."""
-        streamed, bottom = self._read_streams(sources, bounds, asked.tenant, stream_size)
+        streamed, bottom = self._read_streams(sources, bounds, filters.tenant, stream_size)
         lowest, highest = str(bottom or bounds.above), str(bounds.below)
         merged = {id for id in (*heaped, *streamed) if lowest < id < highest}
         end = None if bottom is None else str(UUID(int=bottom.int + 1))
         return sorted(merged, reverse=True), end
 
-    def _choose(self, asked: RunFilter, lanes: Sequence[int] | None) -> tuple[CandidateSources, set[str]]:
+    def _choose(self, filters: RunFilter, lanes: Sequence[int] | None) -> tuple[CandidateSources, set[str]]:
         """Return the first sources whose heaps are small, and the runs of these heaps."""
-        values = filter_values(asked)
-        for sources in source_choices(asked, lanes):
+        values = filter_values(filters)
+        for sources in source_choices(filters, lanes):
             heaped = self._read_heaps(sources, values)
             if heaped is not None:
                 return sources, heaped
         return ALL_RUNS, set()
 
-    def _lanes_of(self, asked: RunFilter) -> list[int] | None:
+    def _lanes_of(self, filters: RunFilter) -> list[int] | None:
         """Return the lanes of the filter's queue and task, None if it names neither."""
-        if asked.task is None and asked.queue is None:
+        if filters.task is None and filters.queue is None:
             return None
         return [
             id
             for id, (queue, task) in self._lanes.refresh().items()
-            if asked.task in (None, task) and asked.queue in (None, queue)
+            if filters.task in (None, task) and filters.queue in (None, queue)
         ]
 
     def _read_heaps(self, sources: CandidateSources, values: dict[str, Any]) -> set[str] | None:
@@ -171,9 +171,9 @@ class RunList(StoreModule):
             found += [str(id) for (id,) in rows]
         return found, bottom
 
-    def _filter(self, asked: RunFilter, candidates: Sequence[str], wanted: int) -> list[RunRow]:
+    def _filter(self, filters: RunFilter, candidates: Sequence[str], wanted: int) -> list[RunRow]:
         """Return the first of the candidates that match."""
-        values = filter_values(asked)
+        values = filter_values(filters)
         found: list[RunRow] = []
         for portion in portions(candidates):
             found += self._filter_portion(portion, wanted - len(found), values)
@@ -196,23 +196,23 @@ class RunList(StoreModule):
         return [RunRow._make(row) for row in rows]
 
 
-def source_choices(asked: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:
+def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:
     """Yield the sources that have all matching runs, the most selective first. The last resort is all runs."""
-    if asked.parent is not None:
+    if filters.parent is not None:
         yield CandidateSources((), [CandidateSource("some_children")])
-    if asked.family is not None:
+    if filters.family is not None:
         yield CandidateSources((), [CandidateSource("some_of_tree")])
-    if asked.finished_from is not None:
+    if filters.finished_from is not None:
         yield CandidateSources((), [CandidateSource("some_finished")])
-    states = states_of(asked)
+    states = states_of(filters)
     heaps = list(dict.fromkeys(heap for state in states for heap in _HEAPS.get(state, ())))
     unfinished = [CandidateSource(heap) for heap in heaps]
-    rest = asked.given() - {"id_prefix"}
+    rest = filters.given() - {"id_prefix"}
     if "done" not in states:
         ended = sorted(_UNSUCCESSFUL.intersection(states))
         streams = [CandidateSource("newest_unsuccessful", {"state": state}) for state in ended]
         yield CandidateSources(streams, unfinished, rest == {"states"})
-    if asked.tenant is not None:
+    if filters.tenant is not None:
         yield CandidateSources([CandidateSource("newest_of_tenant")], unfinished, rest == {"tenant"})
     if lanes is not None and len(lanes) <= MAX_LANE_STREAMS:
         streams = [CandidateSource("newest_of_lane", {"lane": lane}) for lane in lanes]
@@ -225,44 +225,44 @@ def source_choices(asked: RunFilter, lanes: Sequence[int] | None) -> Iterator[Ca
         yield ALL_RUNS._replace(all_match=True)
 
 
-def states_of(asked: RunFilter) -> Sequence[RunState]:
+def states_of(filters: RunFilter) -> Sequence[RunState]:
     """Return the states that matching runs can have: done runs have no error, unfinished ones no end."""
-    ended = asked.finished_from is not None or asked.finished_to is not None
+    ended = filters.finished_from is not None or filters.finished_to is not None
     return [
         state
-        for state in asked.states or RUN_STATES
-        if not (state == "done" and asked.error is not None) and (state in FINAL_STATES or not ended)
+        for state in filters.states or RUN_STATES
+        if not (state == "done" and filters.error is not None) and (state in FINAL_STATES or not ended)
     ]
 
 
-def bounds_of(asked: RunFilter, after: str | None) -> IdBounds:
+def bounds_of(filters: RunFilter, after: str | None) -> IdBounds:
     """Return the ids between which matching runs are. No run ends before it was created."""
     below, above = [_LAST if after is None else UUID(after)], [0]
-    if asked.id_prefix is not None:
-        low, high = (int(asked.id_prefix.ljust(32, filler), 16) for filler in "0f")
+    if filters.id_prefix is not None:
+        low, high = (int(filters.id_prefix.ljust(32, filler), 16) for filler in "0f")
         below.append(UUID(int=min(high + 1, _LAST.int)))
         above.append(max(low - 1, 0))
-    below += [_id_at(time, MAX_CLOCK_SKEW_US) for time in (asked.created_to, asked.finished_to) if time is not None]
-    if asked.created_from is not None:
-        above.append(_id_at(asked.created_from, -MAX_CLOCK_SKEW_US).int)
+    below += [_id_at(time, MAX_CLOCK_SKEW_US) for time in (filters.created_to, filters.finished_to) if time is not None]
+    if filters.created_from is not None:
+        above.append(_id_at(filters.created_from, -MAX_CLOCK_SKEW_US).int)
     return IdBounds(min(below), UUID(int=max(above)))
 
 
-def filter_values(asked: RunFilter) -> dict[str, Any]:
+def filter_values(filters: RunFilter) -> dict[str, Any]:
     """Return the filter as the values of `filter_runs`."""
     return {
-        "states": msgspec.json.encode(asked.states).decode() if asked.states else None,
-        "task": asked.task,
-        "queue": asked.queue,
-        "tenant": asked.tenant,
-        "tag": asked.tag,
-        "created_from": _micros(asked.created_from),
-        "created_to": _micros(asked.created_to),
-        "finished_from": _micros(asked.finished_from),
-        "finished_to": _micros(asked.finished_to),
-        "error": None if asked.error is None else _like_pattern(asked.error),
-        "parent": None if asked.parent is None else str(asked.parent),
-        "family": None if asked.family is None else str(asked.family),
+        "states": msgspec.json.encode(filters.states).decode() if filters.states else None,
+        "task": filters.task,
+        "queue": filters.queue,
+        "tenant": filters.tenant,
+        "tag": filters.tag,
+        "created_from": _micros(filters.created_from),
+        "created_to": _micros(filters.created_to),
+        "finished_from": _micros(filters.finished_from),
+        "finished_to": _micros(filters.finished_to),
+        "error": None if filters.error is None else _like_pattern(filters.error),
+        "parent": None if filters.parent is None else str(filters.parent),
+        "family": None if filters.family is None else str(filters.family),
     }
 
 
@@ -275,13 +275,13 @@ def portions(candidates: Sequence[str]) -> Iterator[Sequence[str]]:
         at, number = at + size, number + 1
 
 
-def _stream_sizes(asked: RunFilter, sources: CandidateSources, size: int) -> Sequence[int]:
+def _stream_sizes(filters: RunFilter, sources: CandidateSources, size: int) -> Sequence[int]:
     """Return how many candidates of each stream are read: first a few, then the maximum."""
     if sources.all_match:
         # In a few sizes only, because each is a prepared statement of its own.
         return [next((few for few in (16, 128, 1024) if size + 1 <= few), size + 1)]
     most = MAX_STREAM_CANDIDATES
-    if asked.error is not None:
+    if filters.error is not None:
         most = min(most, MAX_STREAM_CANDIDATES_WITH_ERRORS)
     return [max(total // max(len(sources.streams), 1), 1) for total in (min(FIRST_STREAM_CANDIDATES, most), most)]
 

@@ -113,15 +113,15 @@ class RunReader:
         except PayloadError:
             return self.info_of(row._replace(result=None))
 
-    def page(self, **asked: Unpack[PageOptions]) -> Page:
+    def page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
-        wanted, limit, after = self._parse(asked)
+        wanted, limit, after = self._parse(options)
         listed = self._run_list.page(wanted, limit, after)
         return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
 
-    def full_page(self, **asked: Unpack[PageOptions]) -> Page:
+    def full_page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, however long it takes to fill it."""
-        wanted, limit, after = self._parse(asked)
+        wanted, limit, after = self._parse(options)
         rows: list[RunRow] = []
         while True:
             listed = self._run_list.page(wanted, limit - len(rows), after)
@@ -130,12 +130,12 @@ class RunReader:
             if after is None or len(rows) == limit:
                 return Page([self._listed(row) for row in rows], after)
 
-    def _parse(self, asked: PageOptions) -> tuple[RunFilter, int, str | None]:
+    def _parse(self, options: PageOptions) -> tuple[RunFilter, int, str | None]:
         """Return the filter, the page size and the cursor, checked."""
-        limit, after = asked.pop("limit", 100), asked.pop("after", None)
+        limit, after = options.pop("limit", 100), options.pop("after", None)
         if not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE_RUNS:
             raise ConfigError(f"limit must be between 1 and {MAX_PAGE_RUNS}, but is {limit!r}; use after= for more")
-        return RunFilter.of(asked), limit, None if after is None else str(run_id(after))
+        return RunFilter.of(options), limit, None if after is None else str(run_id(after))
 
     def history(self, id: UUID) -> list[Entry]:
         """Return the history of a run, with what only its row says: the enqueue and the running attempt."""

@@ -164,7 +164,7 @@ def _end_runs(tx: Tx, runs: dict[str, LockedRun], kind: str, error: str, *, over
         since = claimed_at if run.state == "running" else None
         history.append(history_row(run.id, n, entered, attempt, session=session, since=since, data=error))
         end = run.ended(entered)
-        # A blocked child of a map never started, so no sibling may start in its stead.
+        # A blocked child of a map never started, so no sibling may start instead of it.
         ends.append(end._replace(map_index=None) if run.state == "blocked" else end)
     tx.execute("add_history", rows=json_rows(history))
     return ends

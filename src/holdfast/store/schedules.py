@@ -15,8 +15,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.model.ids import new_id
 from holdfast.policy.schedule_timing import CatchUp, Timing, due_slots, jitter_delay
-from holdfast.store.enqueue import enqueue_steps, run_steps
-from holdfast.store.lanes import LaneKey, LaneStore, lanes_by_key
+from holdfast.store.enqueue import LaneKey, LaneStore, enqueue_steps, lanes_by_key, run_steps
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows
 from holdfast.store.rows import NewRun
 
@@ -120,7 +119,7 @@ class ScheduleStore(StoreModule):
 
     def until_next(self) -> int | None:
         """Return the microseconds until the next slot of any schedule, None if there is none."""
-        left = self._execute("look", "time_to_next_slot")[0][0]
+        left = self._execute("poll", "time_to_next_slot")[0][0]
         return None if left is None else int(left)
 
     def fire(self) -> FiredSlots:
@@ -158,12 +157,12 @@ class ScheduleStore(StoreModule):
 
     def resume(self, names: Iterable[str]) -> list[str]:
         """Resume schedules and triggers with what comes next from now; return the names of those that were paused."""
-        asked = _names(names)
+        requested = _names(names)
 
         def work(tx: Tx) -> list[str]:
             rows = [
                 {"name": name, "next_at": _first_time(kind, from_text(Timing, timing), int(now))}
-                for name, kind, timing, _, _, now in tx.execute("lock_paused_schedules", rows=asked)
+                for name, kind, timing, _, _, now in tx.execute("lock_paused_schedules", rows=requested)
             ]
             if rows:
                 tx.execute("resume_schedules", rows=json_rows(rows))
@@ -346,7 +345,7 @@ class TriggerStore(StoreModule):
 
     def until_next(self, names: list[str]) -> int | None:
         """Return the microseconds until one of these may be polled, None if none will."""
-        left = self._execute("look", "time_to_next_poll", rows=json_rows({"name": name} for name in names))[0][0]
+        left = self._execute("poll", "time_to_next_poll", rows=json_rows({"name": name} for name in names))[0][0]
         return None if left is None else int(left)
 
     def acquire_due(self, poller: str, wanted: Mapping[str, tuple[int, int]]) -> dict[str, int]:

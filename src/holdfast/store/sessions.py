@@ -50,7 +50,7 @@ class SessionStore(StoreModule):
         self._execute("heartbeat", "open_session", session=session, name=name, lease=lease, info=info, status=status)
 
     def renew(self, session: str, lease: int, status: str | None = None) -> bool:
-        """Renew the lease and report the worker's status; False if the lease has expired: the session is over."""
+        """Renew the lease and report the worker's status; False if it has expired, which ends the session."""
         return bool(self._execute("heartbeat", "renew_session", session=session, lease=lease, status=status))
 
     def expire(self, sessions: Sequence[str]) -> None:

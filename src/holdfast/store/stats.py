@@ -1,6 +1,6 @@
 """Statistics of finished runs: how many, how long they waited and ran, by minute and by hour.
 
-Each minute is aggregated once, by the index of ends, some time after it is over, so that late commits are included. An
+Each minute is aggregated once, by the index of ends, some time after its end, so that late commits are included. An
 hour is aggregated from its minutes. Workers that aggregate the same span write the same rows; the first ones stay.
 """
 
@@ -42,14 +42,14 @@ class StatsStore(StoreModule):
     """Aggregated statistics."""
 
     def aggregate(self) -> int:
-        """Aggregate the next minutes that are over, and hours that are complete; return how many minutes."""
+        """Aggregate the next minutes that have passed, and hours that are complete; return how many minutes."""
         now = self.now("housekeeping")
-        over = (now - SETTLE_DELAY_US) // MINUTE_US * MINUTE_US
-        since = max(self._next("housekeeping", MINUTE_US), over - MAX_CATCH_UP_US)
-        until = min(over, since + MAX_MINUTES_PER_PASS * MINUTE_US)
+        settled = (now - SETTLE_DELAY_US) // MINUTE_US * MINUTE_US
+        since = max(self._next("housekeeping", MINUTE_US), settled - MAX_CATCH_UP_US)
+        until = min(settled, since + MAX_MINUTES_PER_PASS * MINUTE_US)
         if since >= until:
             return 0
-        self._add(MINUTE_US, self.live(since, until, "tally"))
+        self._add(MINUTE_US, self.live(since, until, "stats"))
         self._add(MINUTE_US, [_empty_bucket(until - MINUTE_US)])
         self._aggregate_hours(until)
         for span, age in RETENTION_US.items():

@@ -1,7 +1,7 @@
 """Transactional steps: application code and its checkpoint in one transaction, so that both happen or neither.
 
 The fence is checked with the checkpoint, as the last statement, so that no run is locked while application code runs.
-If the answer to a commit gets lost, the checkpoint tells whether it happened.
+If the response to a commit gets lost, the checkpoint shows whether it happened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepTransactions(StoreModule):
         self._lock = threading.Lock()
         self._opened = MAX_STEP_TRANSACTIONS
         for number in range(MAX_STEP_TRANSACTIONS):
-            self._free.put(f"author-{number + 1}")
+            self._free.put(f"transaction-{number + 1}")
 
     def run(
         self,
@@ -91,7 +91,7 @@ class StepTransactions(StoreModule):
             for purpose in [purpose for purpose, is_stopped in self._users.items() if is_stopped()]:
                 del self._users[purpose]
                 self._opened += 1
-                self._free.put(f"author-{self._opened}")
+                self._free.put(f"transaction-{self._opened}")
 
     def _return_connection(self, purpose: str) -> None:
         with self._lock:
@@ -102,7 +102,7 @@ class StepTransactions(StoreModule):
             self._context.connection(purpose).close()
 
     def _read_recorded(self, record: NewCheckpoint) -> str | None:
-        """Return what is recorded if the transaction was committed and its answer got lost.
+        """Return what is recorded if the transaction was committed and its response got lost.
 
         A commit still in progress isn't visible: then the next try waits for its locks and is rejected.
         """

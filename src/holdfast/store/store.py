@@ -9,10 +9,9 @@ from holdfast.model.payloads import Payloads
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ClaimStore
-from holdfast.store.enqueue import EnqueueStore
+from holdfast.store.enqueue import EnqueueStore, LaneStore
 from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
-from holdfast.store.lanes import LaneStore
 from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
 from holdfast.store.retention import Retention

@@ -39,7 +39,7 @@ class TimerStore(StoreModule):
 
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
-        return DueTimes._make(self._execute("look", "read_due_times")[0])
+        return DueTimes._make(self._execute("poll", "read_due_times")[0])
 
     def promote_due(self) -> int:
         """Make scheduled runs ready that are due."""

@@ -42,7 +42,7 @@ class EventStore(StoreModule):
 
         def work(tx: Tx) -> bool:
             if lock_events(tx, [(tenant, name)]):
-                # Emitted by this very call, if the answer to its first try got lost.
+                # Emitted by this very call, if the response to its first try got lost.
                 return bool(tx.execute("read_emitter", target=target)[0][0] == emitter)
             waiters, more = find_waiters(tx, [target])
             lock_runs(tx, {waiter.run for waiter in waiters})

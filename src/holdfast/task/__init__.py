@@ -1,1 +1,1 @@
-"""How authors write tasks: decorators, signatures, options, contexts, graphs and state machines."""
+"""How users write tasks: decorators, signatures, options, contexts, graphs and state machines."""

@@ -1,4 +1,4 @@
-"""DeclaredLimits as authors declare them, and which of their counters a call needs a permit of."""
+"""Limits as users declare them, and the counters from which a call needs permits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inspect the functions that authors pass to a context: whether they are usable, their names, their result types.
+"""Inspect the functions that users pass to a context: whether they are usable, their names, their result types.
 
 Unlike those of a task, the annotations of a step function are never rejected: a result that can't be decoded as the
 annotated type is returned as plain JSON.

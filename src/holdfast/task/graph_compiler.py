@@ -36,9 +36,9 @@ class CompiledNode(msgspec.Struct):
             assert self.spec.request is not None
             stored["args"] = decode(self.spec.request.args)
             stored["fills"] = [_fill(fill) for fill in self.spec.fills]
-        asked = None if self.spec.request is None else self.spec.request.options
+        options = None if self.spec.request is None else self.spec.request.options
         for option in ("delay", "run_at"):
-            if (value := getattr(asked, option, None)) is not None:
+            if (value := getattr(options, option, None)) is not None:
                 stored[option] = value
         if self.spec.gate is not None:
             stored["on_timeout"] = self.spec.gate.on_timeout

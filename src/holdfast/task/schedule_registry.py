@@ -148,8 +148,8 @@ def _request(where: str, task: Any, args: tuple[Any, ...]) -> Request[Any]:
             raise ConfigError(f"{where}: a request has its arguments already: remove args=")
     else:
         raise ConfigError(f"{where} needs a task or a request, not {type(task).__name__}")
-    asked = request.options
-    refused = {"key": asked.key, "run_at": asked.run_at, "connection": asked.connection, "deadline": asked.deadline_at}
+    given = request.options
+    refused = {"key": given.key, "run_at": given.run_at, "connection": given.connection, "deadline": given.deadline_at}
     for option, value in refused.items():
         if value is not None:
             reason = {"key": "each slot creates its own run", "run_at": "the slot decides when"}.get(

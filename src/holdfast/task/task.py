@@ -63,8 +63,8 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
         return self._digest(args, {}), self._digest(args, options) if options else None
 
     def _digest(self, args: Any, options: dict[str, Any]) -> str:
-        asked = {"task": self.task, "args": args, "options": options}
-        return digest(canonical(asked, f"the request of task {self.task}"))
+        identity = {"task": self.task, "args": args, "options": options}
+        return digest(canonical(identity, f"the request of task {self.task}"))
 
 
 class ExecutionSpec(NamedTuple):

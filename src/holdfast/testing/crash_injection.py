@@ -29,8 +29,8 @@ from holdfast.model.virtual_clock import ClockFollower, VirtualClock
 from holdfast.store import End, Store
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.commands import RUN_LOST, Command, EnqueueCommand, NewCheckpoint, Reply
+from holdfast.store.enqueue import LaneStore
 from holdfast.store.journal import Journal
-from holdfast.store.lanes import LaneStore
 from holdfast.store.module import StoreContext
 from holdfast.store.rows import RecordedEnds
 from holdfast.store.step_transactions import StepTransactions

@@ -128,8 +128,8 @@ class Kit:
         return found[0]
 
     def _found(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[RunDetails]:
-        asked = _asked_options(task)
-        found = [run for run in self._all(task.name) if all(_OPTIONS[name](run) == asked[name] for name in asked)]
+        options = _requested_options(task)
+        found = [run for run in self._all(task.name) if all(_OPTIONS[name](run) == options[name] for name in options)]
         if not args and not kwargs:
             return found
         request = task.request(*args, **kwargs)
@@ -153,9 +153,9 @@ class Kit:
                 return found[::-1]
 
     def _nothing_like(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        asked = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-        options = ", ".join(f"{name}={value!r}" for name, value in _asked_options(task).items())
-        wanted = f"no run of {task.name}" + (f" with ({asked})" if asked else "")
+        call = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        options = ", ".join(f"{name}={value!r}" for name, value in _requested_options(task).items())
+        wanted = f"no run of {task.name}" + (f" with ({call})" if call else "")
         wanted += f" and {options}" if options else ""
         others = self._all(task.name)
         if not others:
@@ -184,15 +184,15 @@ _OPTIONS: dict[str, Callable[[RunDetails], Any]] = {
 """The options that runs can be matched by, and how to read them."""
 
 
-def _asked_options(task: Task[Any, Any]) -> dict[str, Any]:
+def _requested_options(task: Task[Any, Any]) -> dict[str, Any]:
     options = task.request_options
     given = {name: getattr(options, name) for name in options.__struct_fields__}
-    asked = {name: value for name, value in given.items() if value is not None}
-    if unknown := asked.keys() - _OPTIONS.keys():
+    requested = {name: value for name, value in given.items() if value is not None}
+    if unknown := requested.keys() - _OPTIONS.keys():
         raise ConfigError(f"runs can't be matched by {', '.join(sorted(unknown))}; only by {', '.join(_OPTIONS)}")
-    if "run_at" in asked:
-        asked["run_at"] = to_datetime(asked["run_at"])
-    return asked
+    if "run_at" in requested:
+        requested["run_at"] = to_datetime(requested["run_at"])
+    return requested
 
 
 def _arguments(request: Request[Any], text: str) -> str:

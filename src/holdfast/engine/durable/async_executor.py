@@ -113,7 +113,7 @@ class AsyncExecutor(Executor):
 
     @property
     def activity(self) -> int:
-        """A number that changes with all that happens in this run."""
+        """A counter that changes with everything that happens in this run."""
         return self._started + self._finished + self._other_activity
 
     # Futures
@@ -128,9 +128,9 @@ class AsyncExecutor(Executor):
         try:
             return await future
         finally:
-            self._note_answer(future)
+            self._note_delivered(future)
 
-    def _note_answer(self, awaited: Any) -> None:
+    def _note_delivered(self, awaited: Any) -> None:
         self._delivery.futures.discard(awaited)
         self._other_activity += 1
         if self._open_waits:
@@ -160,7 +160,7 @@ class AsyncExecutor(Executor):
         n, data = checkpoint.n, None
         self._delivery.note_activity()
         try:
-            # Tasks that user code created before this call must start before it gets its answer, as they did live.
+            # Tasks that user code created before this call must start before it gets its result, as they did live.
             await asyncio.sleep(0)
             self._delivery.expect(n, recorded=True)
             if read is not None:
@@ -198,28 +198,28 @@ class AsyncExecutor(Executor):
         return future
 
     def _submit_unawaited(self, command: Command) -> None:
-        """Write a command that nobody waits for, because what it says is durable elsewhere."""
+        """Write a command without awaiting its reply, because its content is already durable elsewhere."""
         self._started += 1
         self._services.submit(PendingWrite(self.current, command, self._note_finished, True))
 
-    def _on_written(self, write: PendingWrite, answer: WriteResult) -> None:
+    def _on_written(self, write: PendingWrite, result: WriteResult) -> None:
         self._finished += 1
         if self._open_waits:
             self._suspend_soon()
         future, n = write.context, getattr(write.command, "n", None)
-        if type(answer) is Written:
+        if type(result) is Written:
             if n is not None:
-                self._delivery.deliver(n, future, answer.value)
+                self._delivery.deliver(n, future, result.value)
             else:
                 self._delivery.futures.discard(future)
                 if not future.done():
-                    future.set_result(answer.value)
-        elif isinstance(answer, Exception):
+                    future.set_result(result.value)
+        elif isinstance(result, Exception):
             if n is not None:
                 self._delivery.cancel(n)
             self._delivery.futures.discard(future)
             if not future.done():
-                future.set_exception(answer)
+                future.set_exception(result)
         # Otherwise the run is lost: user code is being cancelled, and nothing more reaches it.
 
     # Waits
@@ -247,20 +247,20 @@ class AsyncExecutor(Executor):
         # In the next iteration: a branch that was cancelled before this call withdraws its waits first.
         self._loop.call_soon(self._services.submit, write)
 
-    def _on_registered(self, write: PendingWrite, answer: WriteResult) -> None:
+    def _on_registered(self, write: PendingWrite, result: WriteResult) -> None:
         opened: OpenWait = write.context
         self._note_finished()
         n = opened.wait.n
-        if isinstance(answer, WaitRegistered):
+        if isinstance(result, WaitRegistered):
             self._delivery.cancel(n)
             self.plans.skip_number(n)
-            self._add_open_wait(opened, answer.due_in)
-        elif isinstance(answer, WaitOutcome):
-            self._deliver_outcome(n, opened, answer)
-        elif isinstance(answer, Exception):
+            self._add_open_wait(opened, result.due_in)
+        elif isinstance(result, WaitOutcome):
+            self._deliver_outcome(n, opened, result)
+        elif isinstance(result, Exception):
             self._delivery.cancel(n)
             if not opened.future.done():
-                opened.future.set_exception(answer)
+                opened.future.set_exception(result)
 
     def _add_open_wait(self, opened: OpenWait, due_in: int | None) -> None:
         key = opened.wait.key
@@ -308,7 +308,7 @@ class AsyncExecutor(Executor):
         reading.add_done_callback(done)
 
     def _withdraw_wait(self, key: str) -> None:
-        """WithdrawCommand the wait of a branch that was cancelled, if user code cancelled it."""
+        """Withdraw the wait of a branch that was cancelled, if user code cancelled it."""
         was_stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
             self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
@@ -416,7 +416,7 @@ class AsyncExecutor(Executor):
                 self._suspend_soon()
 
     def record_late(self, key: str, result: StepResult) -> None:
-        """NewCheckpoint a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
+        """Record a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
         if result.error is None:
             self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 

@@ -125,7 +125,7 @@ class StepCalls:
     async def run(
         self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
     ) -> StepResult:
-        """Call a step function until it succeeds or fails for good; `error` is that of a first call.
+        """Call a step function until it succeeds or fails permanently; `error` is that of a first call.
 
         The executor is an argument and no attribute: a reference cycle would keep both in memory until the garbage
         collector runs.
@@ -265,7 +265,7 @@ class StepThreads:
             self._on_late_value(value)
 
     def on_late_value(self, callback: Callable[[Any], None]) -> None:
-        """Call back with what the threads return, or have just returned, because nobody awaits them now."""
+        """Call back with what the threads return, or have just returned, because the step no longer awaits them."""
         self._on_late_value = callback
         for value in self._values:
             callback(value)

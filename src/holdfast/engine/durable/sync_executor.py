@@ -86,37 +86,37 @@ class SyncExecutor(Executor):
         return None if read is None else self._services.read(self.current, read)
 
     async def write(self, command: Command | NewStepCheckpoint) -> Any:
-        answer = self._answer_of(self._submit(command))
-        assert isinstance(answer, Written)
-        return answer.value
+        result = self._result_of(self._submit(command))
+        assert isinstance(result, Written)
+        return result.value
 
     def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
-        self._services.submit(PendingWrite(self.current, command, _set_answer, False, future))
+        self._services.submit(PendingWrite(self.current, command, _set_result, False, future))
         return future
 
-    def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
-        """Wait for the answer to a command, unless the run is lost."""
+    def _result_of(self, future: Future[WriteResult]) -> WriteResult:
+        """Wait for the result of a write; raise if the run is lost."""
         while not wait_for_futures([future], STOP_POLL_INTERVAL_S).done:
             if self.current.stop_reason == "lost":
                 raise Unwind
-        answer = future.result()
-        if answer is RUN_LOST:
+        result = future.result()
+        if result is RUN_LOST:
             raise Unwind
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     # Waits
 
     async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
-            answer = self._answer_of(self._submit(wait))
-            if isinstance(answer, WaitOutcome):
-                return WaitResult(wait.n, answer, self._read(read))
-            assert isinstance(answer, WaitRegistered)
-            due_in = answer.due_in
+            result = self._result_of(self._submit(wait))
+            if isinstance(result, WaitOutcome):
+                return WaitResult(wait.n, result, self._read(read))
+            assert isinstance(result, WaitRegistered)
+            due_in = result.due_in
         else:
             due_in = known.due_in
         self.plans.skip_number(wait.n)
@@ -290,8 +290,8 @@ def complete(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a coroutine of a sync executor was suspended")
 
 
-def _set_answer(write: PendingWrite, answer: WriteResult) -> None:
-    write.context.set_result(answer)
+def _set_result(write: PendingWrite, result: WriteResult) -> None:
+    write.context.set_result(result)
 
 
 def _reject_coroutine(value: Any) -> Any:

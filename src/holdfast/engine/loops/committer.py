@@ -47,7 +47,7 @@ from holdfast.store.rows import RecordedEnds
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
-"""How soon writes are committed that no flush made known, because user code blocks the event loop's turn."""
+"""How soon writes are committed that weren't flushed, because user code blocks the event loop."""
 
 WROTE = Written()
 
@@ -205,11 +205,11 @@ class Committer(Loop):
     def _call_back(self, pairs: Iterable[tuple[PendingWrite, WriteResult]]) -> None:
         """Call the callbacks on the event loop.
 
-        The resumed coroutines run in the loop's next turn; whatever they submit is flushed together after that turn.
+        The resumed coroutines run in the loop's next iteration; their writes are flushed together after it.
         """
         for write, result in pairs:
             write.on_result(write, result)
-        self._queue.flush_after_this_turn()
+        self._queue.flush_after_iteration()
 
     # Ends of attempts
 

@@ -40,7 +40,7 @@ class FreezeDetector:
         self._lock = threading.Lock()
 
     def record_progress(self) -> None:
-        """NewCheckpoint that the calling thread runs; log a warning if no thread did for a third of the lease."""
+        """Note that the calling thread runs; log a warning if no thread did for a third of the lease."""
         now = time.monotonic()
         running = {attempt.task.name for attempt in self._state.claimed().values()}
         with self._lock:
@@ -180,15 +180,15 @@ class Heartbeat(Loop):
         """Stop attempts that the database doesn't attribute to this session, and release runs that nobody here knows.
 
         A run that the database attributes to this session, twice in a row without an attempt here, was claimed by a
-        statement whose answer was lost.
+        statement whose response was lost.
         """
-        ours = {(run.id, run.fence): run.state for run in owned}
+        owned_states = {(run.id, run.fence): run.state for run in owned}
         gone = [
             attempt
             for attempt in before.values()
             if attempt.session == session.id
             and not attempt.reported
-            and ours.get((attempt.claim.id, attempt.claim.fence)) != "running"
+            and owned_states.get((attempt.claim.id, attempt.claim.fence)) != "running"
         ]
         self._runner.stop(gone, "lost")
         known = {(attempt.claim.id, attempt.claim.fence) for attempt in self._state.claimed().values()}

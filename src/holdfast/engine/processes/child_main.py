@@ -66,13 +66,13 @@ def _ignore_signals() -> None:
 
     Not with SIG_IGN, which programs that a task starts would inherit: they couldn't be terminated.
     """
-    ours = (signal.SIGINT, signal.SIGTERM)
+    handled = (signal.SIGINT, signal.SIGTERM)
 
     def restore() -> None:
-        for number in ours:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
-    for number in ours:
+    for number in handled:
         signal.signal(number, lambda _number, _frame: None)
     os.register_at_fork(after_in_child=restore)
 

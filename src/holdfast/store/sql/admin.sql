@@ -93,7 +93,7 @@ select coalesce(max(seq) - min(seq) + 1, 0) from (
 select count(*) from (select 1 from {schema}runs limit {limit}) found
 
 -- name: add_token
--- Insert a token. A repeat after a lost answer changes nothing.
+-- Insert a token. A repeat after a lost response changes nothing.
 insert into {schema}tokens (id, hash, name, may, tenant, created_at)
 values (cast(:id as text), cast(:hash as text), cast(:name as text), cast(:may as text), cast(:tenant as text), {now})
 on conflict (id) do nothing

@@ -123,7 +123,7 @@ returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, end
     case when finished_at is not null then {notify_clients} end
 
 -- name: find_recorded_ends
--- Find those of these attempts whose end is in the history, so that a repeat after a lost answer isn't rejected.
+-- Find those of these attempts whose end is in the history, so that a repeat after a lost response isn't rejected.
 select h.run, h.fence from {each(:rows, id uuid, fence bigint)}
 join {schema}history h on h.run = each.id
 where h.run {matching(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
@@ -184,7 +184,7 @@ where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {notify_workers}, case when finished_at is not null then {notify_clients} end
 
 -- name: trim_history
--- Delete the oldest history rows of runs that keep only so many.
+-- Delete the oldest history rows of runs that keep a limited number.
 delete from {schema}history where run {among(:rows, run uuid)} and exists (
     select 1 from {each(:rows, run uuid, n int)} where {schema}history.run = each.run and {schema}history.n <= each.n
 )

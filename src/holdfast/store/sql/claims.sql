@@ -71,8 +71,8 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {s
 -- packed
 -- Pick the first ready runs of the lanes without a lock, as they will be once claimed.
 --
--- The last column is a number that grows with every change of a run. Whatever changes a column of a ready run that is
--- read here must raise its fence or its records. docs/claims.md explains the check.
+-- The last column is the run's version. A statement that changes a column of a ready run that is read here must raise
+-- its fence or its records. docs/claims.md explains the check.
 select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fence + 1, r.attempt + 1 - r.resumed, r.failures,
     r.deadline - {now}, r.args, r.options, r.generation, r.tenant, r.parent, case when r.resumed = 1 then r.spent else 0 end, r.undos,
     r.ending, r.limits, 1000 * r.seq + r.fence + r.records))
@@ -88,7 +88,7 @@ from (
 -- name: claim
 -- only: sqlite
 -- counted
--- Claim the picked runs, if the sum of the numbers of all ready runs up to the last of them is still the same.
+-- Claim the picked runs, if the sum of the versions of all ready runs up to the last of them is still the same.
 --
 -- This is the only statement of a claim that keeps others from writing (bench: jobs). docs/claims.md proves that the
 -- check is sound. Runs with limits are skipped, as on PostgreSQL.

@@ -36,7 +36,7 @@ returning {schema}runs.id, pending
 -- Count ended nodes at those that depend on them, and keep the cause for which these may be skipped.
 --
 -- Of several causes the largest text stays, which prefers a failure to a condition. The plan is read only once nothing
--- is pending. Rows are updated by ctid; no one else changes them while the graph is locked. As a join, the planner
+-- is pending. Rows are updated by ctid; no other transaction changes them while the graph is locked. As a join, the planner
 -- compared every row with every other: 4 s for a fan-out of 2,000 (decision 3; bench: graphs).
 with ended as materialized (
     select each.id, each.cause from {each(:rows, id uuid, cause text)}
@@ -166,7 +166,7 @@ where parent = cast(:graph as {uuid}) and node is not null and state in ('failed
 order by seq {lock}
 
 -- name: block_nodes
--- Block nodes that are retried until they are decided again; those that go on undoing are left alone.
+-- Block nodes that are retried until they are decided again; those that continue to undo are left alone.
 update {schema}runs set state = 'blocked', pending = 0, error = null, cause = null, deadline = null
 where id {among(:rows, id uuid)} and ending is null
 

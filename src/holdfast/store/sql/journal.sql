@@ -92,7 +92,7 @@ where true
 on conflict do nothing
 
 -- name: read_recorded
--- Read the checkpoints with these numbers, for a repeat after a lost answer.
+-- Read the checkpoints with these numbers, for a repeat after a lost response.
 select c.run, c.n, c.key, c.fence, c.kind, c.value
 from {each(:rows, run uuid, generation int, n int)}
 join {schema}checkpoints c on c.run = each.run and c.generation = each.generation and c.n = each.n

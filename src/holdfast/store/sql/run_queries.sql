@@ -44,7 +44,7 @@ where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 select n, attempt, data from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
 
 -- name: find_runs_in_id_range
--- Find the first runs whose ids are between two, for prefixes that somebody typed.
+-- Find the first runs whose ids are between two, for prefixes that a user typed.
 select r.id, r.task, r.state from {schema}shown_runs r
 where r.id between cast(:low as {uuid}) and cast(:high as {uuid})
 order by r.id limit cast(:size as bigint)

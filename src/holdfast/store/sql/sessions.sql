@@ -1,5 +1,5 @@
 -- name: open_session
--- Register a worker process. A repeat after a lost answer changes nothing.
+-- Register a worker process. A repeat after a lost response changes nothing.
 insert into {schema}workers (session, name, lease_until, started_at, idle, info, status)
 values (:session, :name, {clock} + cast(:lease as bigint), {clock}, 0, :info, :status)
 on conflict do nothing

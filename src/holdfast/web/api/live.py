@@ -105,7 +105,7 @@ class LiveUpdates:
                 await asyncio.sleep(POLL_INTERVAL_S)
                 try:
                     current, final = await asyncio.to_thread(poll, principal)
-                except Exception:  # the run was pruned or the database is away: the client reconnects and is told
+                except Exception:  # the run was pruned or the database is unavailable: the client reconnects
                     return
                 if current != last:
                     last, sent_at = current, time.monotonic()

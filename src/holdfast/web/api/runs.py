@@ -166,12 +166,12 @@ def _part(items: list[T], query: PartQuery) -> tuple[list[T], int | None]:
     return items[query.after : end], end if end < len(items) else None
 
 
-def effective_tenant(call: ApiRequest, asked: str | None) -> str | None:
+def effective_tenant(call: ApiRequest, requested: str | None) -> str | None:
     """Return the tenant that a request is about: the token's own, if it has one."""
     own = call.principal.tenant
-    if own is not None and asked not in (None, own):
+    if own is not None and requested not in (None, own):
         raise RequestError(403, f"this token is limited to tenant {own}", "one_tenant")
-    return own or asked
+    return own or requested
 
 
 def _list(call: ApiRequest) -> RunsPage:

@@ -77,7 +77,7 @@ def _login_routes(context: SiteContext) -> list[Route]:
 
 
 def _uses_tls(request: Request) -> bool:
-    """Tell whether the browser speaks TLS, to us or to a proxy in front of us; its Origin says so."""
+    """Return whether the browser uses TLS, to this server or to a proxy in front of it, according to its Origin."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 

@@ -56,14 +56,14 @@ def _given_filters(query: QueryParams) -> dict[str, Any]:
 
 def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
     """Turn query parameters into a filter of runs that the principal may see."""
-    asked: dict[str, Any] = {name: given[name] or None for name in ("task", "queue", "tag", "error", "id_prefix")}
-    asked["state"] = given["state"] or None
-    asked["tenant"] = request.principal.tenant or given["tenant"] or None
-    asked |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
+    filters: dict[str, Any] = {name: given[name] or None for name in ("task", "queue", "tag", "error", "id_prefix")}
+    filters["state"] = given["state"] or None
+    filters["tenant"] = request.principal.tenant or given["tenant"] or None
+    filters |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
     for name in ("parent", "family"):
         if given[name]:
-            asked[name] = request.principal.find(request.control, given[name])
-    return asked
+            filters[name] = request.principal.find(request.control, given[name])
+    return filters
 
 
 def _parse_time(text: str, name: str) -> datetime:

@@ -1,1 +1,1 @@
-"""What `manage.py` finds of ours."""
+"""The management commands of Holdfast."""
