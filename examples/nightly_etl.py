@@ -62,7 +62,7 @@ def load(report: Report, day: date) -> int:
 
 @app.task
 async def warn(day: date) -> None:
-    print(f"{day} was not loaded")  # or notify whoever is on call
+    print(f"{day} was not loaded")  # or notify the person on call
 
 
 @app.task

@@ -23,7 +23,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.store import claims
 from holdfast.testing.server import DatabaseFactory, PostgresServer
-from tests.support.world import Clock, World
+from tests.support.store_harness import Clock, StoreHarness
 
 DSN = "HOLDFAST_TEST_PG_DSN"
 
@@ -178,13 +178,13 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(database_url: str) -> Iterator[World]:
+def harness(database_url: str) -> Iterator[StoreHarness]:
     """A store on an empty database with a manual clock, once per database."""
-    world = World(database_url)
-    yield world
-    world.close()
+    harness = StoreHarness(database_url)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def clock(world: World) -> Clock:
-    return world.clock
+def clock(harness: StoreHarness) -> Clock:
+    return harness.clock

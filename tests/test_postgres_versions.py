@@ -13,9 +13,9 @@ from tests.chaos.facts import collect_facts
 from tests.chaos.verdict import judge
 from tests.chaos.workload import EXPECTED, Workload
 from tests.support.charges import record_charges
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 OLDEST = 14
 
@@ -40,6 +40,6 @@ def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
                     if kind in ("order", "plain"):
                         run.send("note", "sent")
                 runs["graph-0"].gate("ok").complete("yes")
-                wait_until(lambda: not ask(app, "select 1 from {}runs where finished_at is null limit 1"), 60)
+                wait_until(lambda: not fetch(app, "select 1 from {}runs where finished_at is null limit 1"), 60)
             verdict = judge(collect_facts(app, ledger, {mark: run.id for mark, run in runs.items()}))
     assert verdict.good, verdict.findings

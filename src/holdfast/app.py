@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
-from holdfast.model.names import check_name, check_queue, import_name
+from holdfast.model.names import check_name, check_queue, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
@@ -563,7 +563,7 @@ class Holdfast:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<Holdfast {self.store.database.display_url}, {len(self.registry)} tasks>"
+        return f"<Holdfast {self.store.database.display_url}, {counted(len(self.registry), 'task')}>"
 
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:

@@ -16,7 +16,7 @@ from benchmarks import cli
 from benchmarks.cli import BENCHMARKS, options_for, parse_arguments
 from benchmarks.databases import BenchmarkError, PostgresBackend
 from tests.support.benchmark_process import TIMEOUT_S, processes_with_argument, start
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def usage_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -25,8 +25,8 @@ from tests.chaos.faults import (
 from tests.chaos.feeder import Feeder
 from tests.chaos.worker_pool import WorkerPool
 from tests.chaos.workload import Workload
-from tests.support.counting import ask
 from tests.support.culprits import CULPRITS, HARMS, KILLS
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
 
 SETTLE_TIMEOUT_S = 120.0
@@ -171,7 +171,7 @@ class ChaosRun:
         """Wait until all runs have finished, or nothing changes any more."""
         moved, before = time.monotonic(), -1
         while time.monotonic() < moved + SETTLE_TIMEOUT_S / 2:
-            left = ask(direct_url, OPEN)[0][0]
+            left = fetch(direct_url, OPEN)[0][0]
             if left == 0 and self._feeder.scheduled == 0:
                 return
             if left != before:

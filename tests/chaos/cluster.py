@@ -16,7 +16,7 @@ from tests.chaos.databases import ChaosDatabase
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
 from tests.support.charges import record_charges
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 SETTINGS = {"wal_keep_size": "128MB", "wal_retrieve_retry_interval": "200ms", "max_connections": 100}
 HAS_SYNC_STANDBY = "select 1 from pg_stat_replication where sync_state in ('sync', 'quorum') and state = 'streaming'"

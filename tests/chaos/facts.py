@@ -14,7 +14,7 @@ from tests.chaos.effects import Line, read_lines
 from tests.chaos.worker_pool import Attack, Kill
 from tests.chaos.workload import MARK
 from tests.support.charges import Charge, read_charges
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
 
 FINAL = ("done", "failed", "cancelled", "skipped")
@@ -83,15 +83,15 @@ def collect_facts(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID
     """Read the facts after all runs have finished."""
     marks = {str(run): mark for mark, run in acknowledged.items()}
     offset = time.time() - time.monotonic()
-    runs = ask(app, "select id, args, state, fence, session, error from {}runs order by seq")
-    history = ask(app, "select run, n, at, kind, fence, session from {}history order by run, n")
-    kept = ask(app, "select run, generation, n, key, fence from {}checkpoints order by run, generation, n")
+    runs = fetch(app, "select id, args, state, fence, session, error from {}runs order by seq")
+    history = fetch(app, "select run, n, at, kind, fence, session from {}history order by run, n")
+    kept = fetch(app, "select run, generation, n, key, fence from {}checkpoints order by run, generation, n")
     return Facts(
         read_lines(ledger),
         [RunRow(str(id), marks.get(str(id)) or _mark(args), *more) for id, args, *more in runs],
         [Entry(str(run), n, at / 1e6 - offset, *more) for run, n, at, *more in history],
         [Checkpoint(str(run), *more) for run, *more in kept],
-        [(mark, name) for mark, name in ask(app, "select mark, name from effects")],
+        [(mark, name) for mark, name in fetch(app, "select mark, name from effects")],
         {mark: str(run) for mark, run in acknowledged.items()},
         charges=[charge._replace(at=charge.at - offset) for charge in read_charges(app)],
     )

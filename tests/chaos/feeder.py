@@ -20,7 +20,7 @@ from uuid import UUID
 from holdfast import Run
 from holdfast.errors import RunFinished, StoreUnavailable
 from tests.chaos.workload import REGULAR, Workload
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 
 UNFINISHED = "select count(*) from {}runs where finished_at is null and root is null"
 RETRY_INTERVAL_S = 0.1
@@ -81,7 +81,7 @@ class Feeder:
         while not self._stopped.wait(self._random.uniform(0, 2 / self._rate)):
             if time.monotonic() > polled_at + 0.5:
                 polled_at = time.monotonic()
-                self.unfinished = self._retry(lambda: ask(self._workload.app, UNFINISHED)[0][0]) or 0
+                self.unfinished = self._retry(lambda: fetch(self._workload.app, UNFINISHED)[0][0]) or 0
             if self.unfinished < self._max_unfinished:
                 self.start_one(next(self._kinds))
 

@@ -17,8 +17,8 @@ from typing import Any
 from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
 from tests.chaos.soak_worker import make_app
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 WORKER = Path(__file__).with_name("soak_worker.py")
 WARM_UP_JOBS = 10_000
@@ -122,8 +122,10 @@ class Soak:
                 self._log_progress(self.samples[-1])
 
     def _look(self, app: Holdfast, pid: int, began: int, at: float) -> Sample:
-        waits = sorted(row[0] / 1000 for row in ask(app, PROBES % began)) or [0.0]
-        rows = sum(ask(app, f"select count(*) from {{}}{table}")[0][0] for table in ("runs", "history", "checkpoints"))
+        waits = sorted(row[0] / 1000 for row in fetch(app, PROBES % began)) or [0.0]
+        rows = sum(
+            fetch(app, f"select count(*) from {{}}{table}")[0][0] for table in ("runs", "history", "checkpoints")
+        )
         return Sample(
             round(at, 1),
             _memory(pid),
@@ -147,7 +149,7 @@ def _enqueue(app: Holdfast, count: int) -> None:
 
 
 def _unfinished(app: Holdfast) -> int:
-    return int(ask(app, "select count(*) from {}runs where finished_at is null")[0][0])
+    return int(fetch(app, "select count(*) from {}runs where finished_at is null")[0][0])
 
 
 def _memory(pid: int) -> float:
@@ -218,7 +220,7 @@ def soak(postgres: bool, seconds: float, folder: Path, json_to: str | None, log:
 
 
 def _size_of_postgres(app: Holdfast) -> float:
-    return float(ask(app, "select pg_database_size(current_database())")[0][0]) / 2**20
+    return float(fetch(app, "select pg_database_size(current_database())")[0][0]) / 2**20
 
 
 def _log_progress(taken: Soak, result: SoakResult, database: str, json_to: str | None) -> None:

@@ -16,10 +16,10 @@ from tests.chaos.verdict import Verdict, judge
 from tests.chaos.worker_pool import Attack, Kill
 from tests.chaos.workload import EXPECTED, Workload
 from tests.support.charges import Charge, record_charges
-from tests.support.counting import ask
 from tests.support.culprits import CULPRITS
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 class Scene:
@@ -53,7 +53,7 @@ class Scene:
             self.runs[mark].gate("ok").complete("yes")
 
     def finish(self):
-        wait_until(lambda: not ask(self.app, "select 1 from {}runs where finished_at is null limit 1"))
+        wait_until(lambda: not fetch(self.app, "select 1 from {}runs where finished_at is null limit 1"))
 
     def facts(self):
         return collect_facts(self.app, self.ledger, {mark: run.id for mark, run in self.runs.items()})
@@ -95,7 +95,7 @@ def test_without_faults_the_verdict_is_good_and_no_effect_is_repeated(scene):
 
 def test_an_acknowledged_run_missing_from_the_database_is_lost(scene):
     mark = scene.start("job")
-    ask(scene.app, "delete from {}runs")
+    fetch(scene.app, "delete from {}runs")
     assert judge(scene.facts()).lost == [f"{mark} was acknowledged, but its run does not exist"]
 
 
@@ -103,7 +103,7 @@ def test_a_recorded_step_that_runs_again_is_duplicated(scene):
     mark = scene.start("order")
     with scene.app.worker(lease=30):
         wait_until(lambda: scene.runs[mark].info().state == "waiting" and any("g2" in line for line in kept(scene)))
-        ask(scene.app, "delete from {}checkpoints where key like 's1-%'")
+        fetch(scene.app, "delete from {}checkpoints where key like 's1-%'")
         scene.answer(mark)
         scene.finish()
     [found] = judge(scene.facts()).duplicated
@@ -347,9 +347,9 @@ def test_culprits_end_by_their_own_policy(calm: Facts, mark: str, state: str, co
 
 def test_charges_are_recorded_when_they_are_written(scene):
     scene.start("job")
-    ask(scene.app, "update {}runs set crashes = crashes + 1, session = null")
-    ask(scene.app, "update {}runs set crashes = 0")
-    ask(scene.app, "update {}runs set crashes = crashes + 1, session = null")
+    fetch(scene.app, "update {}runs set crashes = crashes + 1, session = null")
+    fetch(scene.app, "update {}runs set crashes = 0")
+    fetch(scene.app, "update {}runs set crashes = crashes + 1, session = null")
     facts = scene.facts()
     assert [charge.run for charge in facts.charges] == [facts.runs[0].id] * 2
 

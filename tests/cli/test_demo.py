@@ -17,7 +17,7 @@ from holdfast.cli.demo.scenario import Scenario
 from holdfast.cli.demo.state import DemoResult, DemoState, WorkerKill, WorkerView
 from tests.support.processes import Processes
 from tests.support.session_processes import running
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.no_tables
 

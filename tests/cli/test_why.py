@@ -51,7 +51,7 @@ def test_why_as_json(shell, limited):
 
 
 def test_why_takes_the_beginning_of_an_id_and_says_who_runs_it(shell, busy):
-    assert "runs on worker host:1 since" in shell("why", busy.running, "--url", busy.url).stdout
+    assert "running on worker host:1 since" in shell("why", busy.running, "--url", busy.url).stdout
     assert shell.json("why", busy.scheduled, "--url", busy.url)["reasons"][0]["code"] == "time"
     assert shell.json("why", busy.failed, "--url", busy.url)["reasons"][0]["code"] == "ended"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.control import Control
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 
 @pytest.fixture
-def control(world: World) -> Control:
-    return Control(world.store)
+def control(harness: StoreHarness) -> Control:
+    return Control(harness.store)

@@ -8,29 +8,29 @@ from holdfast.control import bulk
 from holdfast.control.stats import Estimate
 from holdfast.model.filters import RunFilter
 from holdfast.store import admin
-from tests.support.world import CANCELLED, DAY
+from tests.support.store_harness import CANCELLED, DAY
 
 
 def last(steps):
     return list(steps)[-1]
 
 
-def failed(world, count, **more):
+def failed(harness, count, **more):
     """Failed runs in the order of creation."""
-    ids = world.add_many(count, **more)
-    fail_all(world)
+    ids = harness.add_many(count, **more)
+    fail_all(harness)
     return ids
 
 
-def fail_all(world):
-    while claims := world.claim("w", 10):
+def fail_all(harness):
+    while claims := harness.claim("w", 10):
         for claim in claims:
-            assert world.end("w", claim, "failed", state="failed", error='{"message":"broken"}')
+            assert harness.end("w", claim, "failed", state="failed", error='{"message":"broken"}')
 
 
 @pytest.fixture
-def session(world):
-    return world.session("w")
+def session(harness):
+    return harness.session("w")
 
 
 @pytest.fixture
@@ -38,85 +38,85 @@ def small(monkeypatch):
     monkeypatch.setattr(bulk, "BATCH_SIZE", 4)
 
 
-def test_a_preview_counts_and_shows_some_and_changes_nothing(control, world):
-    mine = world.add_many(12, tenant="acme")
-    world.add_many(3, tenant="other")
+def test_a_preview_counts_and_shows_some_and_changes_nothing(control, harness):
+    mine = harness.add_many(12, tenant="acme")
+    harness.add_many(3, tenant="other")
     seen = control.bulk.preview("cancel", RunFilter(tenant="acme"))
     assert seen.count == Estimate(12, exact=True)
     assert [str(run.id) for run in seen.sample] == mine[::-1][:5]
     assert control.bulk.preview("retry", RunFilter(tenant="acme")).count == Estimate(0)
-    assert {world.state(id) for id in mine} == {"ready"}
+    assert {harness.state(id) for id in mine} == {"ready"}
 
 
-def test_matching_runs_are_cancelled_in_batches_by_a_named_operator(control, world, small):
-    mine = world.add_many(10, tenant="acme")
-    others = world.add_many(3, tenant="other")
+def test_matching_runs_are_cancelled_in_batches_by_a_named_operator(control, harness, small):
+    mine = harness.add_many(10, tenant="acme")
+    others = harness.add_many(3, tenant="other")
     steps = list(control.bulk.cancel(RunFilter(tenant="acme"), reason="moved", by="ada"))
     assert [step.changed for step in steps] == [4, 8, 10]
     assert steps[-1].after is None
-    assert {world.state(id) for id in mine} == {"cancelled"}
-    assert {world.state(id) for id in others} == {"ready"}
+    assert {harness.state(id) for id in mine} == {"cancelled"}
+    assert {harness.state(id) for id in others} == {"ready"}
     entry = control.runs.details(control.runs.find(mine[0])).history[-1]
     assert (entry.kind, entry.data) == ("cancelled", {"reason": "moved", "by": "ada"})
 
 
-def test_interrupted_action_continues_after_its_cursor(control, world, small):
-    mine = world.add_many(10)
+def test_interrupted_action_continues_after_its_cursor(control, harness, small):
+    mine = harness.add_many(10)
     begun = control.bulk.cancel(RunFilter())
     first = next(begun)
     begun.close()
-    assert [world.state(id) for id in mine] == ["ready"] * 6 + ["cancelled"] * 4
+    assert [harness.state(id) for id in mine] == ["ready"] * 6 + ["cancelled"] * 4
     assert last(control.bulk.cancel(RunFilter(), after=first.after)).changed == 6
     assert last(control.bulk.cancel(RunFilter())).looked_at == 0
 
 
-def test_failed_runs_are_retried_but_none_twice_by_one_call(control, world, session, small):
-    mine = failed(world, 6)
+def test_failed_runs_are_retried_but_none_twice_by_one_call(control, harness, session, small):
+    mine = failed(harness, 6)
     steps = []
     for step in control.bulk.retry(RunFilter(error="BROKEN"), by="ada"):
         steps.append(step)
-        fail_all(world)  # again, at once
+        fail_all(harness)  # again, at once
     assert (steps[-1].looked_at, steps[-1].changed) == (6, 6)
     entries = [entry for entry in control.runs.details(control.runs.find(mine[0])).history if entry.kind == "retried"]
     assert [entry.data for entry in entries] == [{"by": "ada"}]
 
 
-def test_only_one_run_per_unique_name_is_retried(control, world, session):
+def test_only_one_run_per_unique_name_is_retried(control, harness, session):
     for _ in range(3):
-        world.store.actions.cancel(world.add(unique="one"), CANCELLED)
-    free = failed(world, 2)
+        harness.store.actions.cancel(harness.add(unique="one"), CANCELLED)
+    free = failed(harness, 2)
     step = last(control.bulk.retry(RunFilter(states=("failed", "cancelled"))))
     assert (step.looked_at, step.changed, step.passed_over) == (5, 3, 2)
-    assert {world.state(id) for id in free} == {"ready"}
+    assert {harness.state(id) for id in free} == {"ready"}
 
 
-def test_ended_runs_are_pruned_with_their_families_and_others_stay(control, world, session, small):
-    parent = world.running("w")
-    children = world.spawn("w", parent, 3)
-    unfinished = world.add("other")
-    world.store.actions.cancel(parent.id, CANCELLED)
+def test_ended_runs_are_pruned_with_their_families_and_others_stay(control, harness, session, small):
+    parent = harness.running("w")
+    children = harness.spawn("w", parent, 3)
+    unfinished = harness.add("other")
+    harness.store.actions.cancel(parent.id, CANCELLED)
     assert last(control.bulk.prune(RunFilter())).changed == 0, "a worker is still at it"
-    world.store.attempts.release("w", [(parent.id, parent.fence)])
-    gone = failed(world, 5)
+    harness.store.attempts.release("w", [(parent.id, parent.fence)])
+    gone = failed(harness, 5)
     step = last(control.bulk.prune(RunFilter()))
     assert (step.looked_at, step.changed) == (9, 9)
     assert [str(run.id) for run in control.runs.page()] == [unfinished]
-    assert world.sql("select run from {schema}history") == []
+    assert harness.sql("select run from {schema}history") == []
     assert len({*gone, *children, parent.id}) == 9
 
 
-def test_action_ignores_states_it_does_not_apply_to(control, world):
-    id = world.add()
+def test_action_ignores_states_it_does_not_apply_to(control, harness):
+    id = harness.add()
     assert last(control.bulk.retry(RunFilter(states=("ready",)))).looked_at == 0
     assert last(control.bulk.prune(RunFilter(states=("ready",)))).looked_at == 0
-    assert world.state(id) == "ready"
+    assert harness.state(id) == "ready"
 
 
-def test_counts_say_how_many_there_are_by_state_queue_and_task(control, world, session):
-    failed(world, 2)
-    world.add_many(3, task="t", queue="q")
-    world.add("t", queue="q", delay=DAY)
-    world.running("w")
+def test_counts_say_how_many_there_are_by_state_queue_and_task(control, harness, session):
+    failed(harness, 2)
+    harness.add_many(3, task="t", queue="q")
+    harness.add("t", queue="q", delay=DAY)
+    harness.running("w")
     counts = control.counts.overview()
     assert counts.total == Estimate(7)
     assert {state: count.value for state, count in counts.states.items()} == {
@@ -126,9 +126,9 @@ def test_counts_say_how_many_there_are_by_state_queue_and_task(control, world, s
     assert counts.tasks["task"] == {"running": Estimate(1)}
 
 
-def test_bounded_counts_are_marked(control, world, monkeypatch):
+def test_bounded_counts_are_marked(control, harness, monkeypatch):
     monkeypatch.setattr(admin, "MAX_INDEX_ENTRIES", 5)
-    world.add_many(8)
+    harness.add_many(8)
     counts = control.counts.overview()
     assert counts.states["ready"] == Estimate(5, exact=False)
     assert counts.states["done"].exact is False

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, SyncContext
-from tests.support.checking import (
+from tests.support.durable import drain
+from tests.support.ledger import Ledger
+from tests.support.replay_versions import (
     Deployed,
     Effects,
     act,
@@ -35,16 +37,14 @@ from tests.support.checking import (
     walk_without_second,
     walk_without_undo,
 )
-from tests.support.durable import drain
-from tests.support.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     Effects.ledger = Ledger(tmp_path / "ledger")
-    Effects.let_go.clear()
+    Effects.unblock.clear()
     yield Effects.ledger
-    Effects.let_go.set()
+    Effects.unblock.set()
 
 
 @pytest.mark.parametrize(("begun", "body"), [(walk, walk), (walk, walk_renamed_later), (walk_and_cut, walk_and_cut)])

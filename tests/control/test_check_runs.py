@@ -11,10 +11,10 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.control import Control
 from holdfast.errors import ConfigError, UnknownTask
-from tests.support.checking import Deployed, Effects, act, begin, found, walk, walk_to_dusk, walk_without_second
 from tests.support.durable import drain
 from tests.support.ledger import Ledger
-from tests.support.waiting import wait_until
+from tests.support.replay_versions import Deployed, Effects, act, begin, found, walk, walk_to_dusk, walk_without_second
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture(autouse=True)

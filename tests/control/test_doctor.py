@@ -18,8 +18,8 @@ from holdfast.database import open_database
 from holdfast.model.clock import to_datetime
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 from holdfast.task.registry import Registry
-from tests.support.waiting import wait_until
-from tests.support.world import DAY, SECOND, World
+from tests.support.store_harness import DAY, SECOND, StoreHarness
+from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.no_tables
 
@@ -29,18 +29,18 @@ WORKER = WorkerInfo("s", "web1", "working", 30.0, to_datetime(0), None, 10, 0, [
 
 
 @pytest.fixture
-def doctor(world):
-    world.store.prepare()
-    return Doctor(world.store, Registry(), lambda: world.clock() / SECOND)
+def doctor(harness):
+    harness.store.prepare()
+    return Doctor(harness.store, Registry(), lambda: harness.clock() / SECOND)
 
 
 @pytest.fixture
 def postgres(postgres_url):
-    """A world on PostgreSQL only."""
-    world = World(postgres_url)
-    world.store.prepare()
-    yield world
-    world.close()
+    """A harness on PostgreSQL only."""
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
@@ -67,52 +67,52 @@ def test_healthy_database_has_no_findings(doctor):
     assert {"schema", "workers and runs", "unknown tasks"} <= set(examination.looked_at)
 
 
-def test_tables_that_arent_there_or_are_behind_are_wrong(world):
-    bare = Doctor(world.another_store(migrate=False), Registry())
+def test_tables_that_arent_there_or_are_behind_are_wrong(harness):
+    bare = Doctor(harness.another_store(migrate=False), Registry())
     found = bare.examine()
     assert (codes(found), found.well) == (["schema"], False)
-    world.store.prepare()
-    world.sql("update {schema}meta set value = '3' where name = 'schema'")
+    harness.store.prepare()
+    harness.sql("update {schema}meta set value = '3' where name = 'schema'")
     assert "version 3" in the(bare.examine(), "schema").what
 
 
-def test_tables_that_are_ahead_are_wrong(world, doctor):
-    world.sql("update {schema}meta set value = '99' where name = 'oldest_code'")
+def test_tables_that_are_ahead_are_wrong(harness, doctor):
+    harness.sql("update {schema}meta set value = '99' where name = 'oldest_code'")
     assert "newer" in the(doctor.examine(), "schema").do
 
 
-def test_ready_runs_without_a_worker_are_wrong(world, doctor):
-    world.add_many(3)
+def test_ready_runs_without_a_worker_are_wrong(harness, doctor):
+    harness.add_many(3)
     found = doctor.examine()
     assert the(found, "no_worker").data == {"ready": 3}
     assert not found.well
 
 
-def test_unrecovered_runs_of_dead_workers_are_reported(world, doctor, clock):
-    world.session("w")
-    world.running("w")
+def test_unrecovered_runs_of_dead_workers_are_reported(harness, doctor, clock):
+    harness.session("w")
+    harness.running("w")
     clock.advance(100)
     assert the(doctor.examine(), "stuck").data["runs"] == 1
 
 
-def test_overdue_scheduled_run_is_reported(world, doctor, clock):
-    world.add(delay=10 * SECOND)
+def test_overdue_scheduled_run_is_reported(harness, doctor, clock):
+    harness.add(delay=10 * SECOND)
     clock.advance(200)
-    world.session("w")
+    harness.session("w")
     assert the(doctor.examine(), "overdue").data == {"seconds": 190}
 
 
-def say(world, session, info):
-    world.store.sessions.open(session, f"worker {session}", DAY, info)
+def say(harness, session, info):
+    harness.store.sessions.open(session, f"worker {session}", DAY, info)
 
 
-def test_tasks_and_queues_that_no_worker_serves_are_named(world, doctor):
-    say(world, "w", '{"queues": ["default", "quiet"], "concurrency": 5, "tasks": ["known"]}')
-    world.add("known")
-    world.add_many(2, task="unknown")
-    world.add("known", queue="elsewhere")
-    world.add("known", queue="quiet")
-    world.store.queues.pause(["quiet"])
+def test_tasks_and_queues_that_no_worker_serves_are_named(harness, doctor):
+    say(harness, "w", '{"queues": ["default", "quiet"], "concurrency": 5, "tasks": ["known"]}')
+    harness.add("known")
+    harness.add_many(2, task="unknown")
+    harness.add("known", queue="elsewhere")
+    harness.add("known", queue="quiet")
+    harness.store.queues.pause(["quiet"])
     found = doctor.examine()
     assert the(found, "unknown_task").data == {"task": "unknown", "queue": "default", "runs": 2}
     assert the(found, "no_queue").data == {"queue": "elsewhere", "runs": 1}
@@ -166,11 +166,11 @@ def test_listener_with_custom_name_is_counted(postgres_url, name):
     """A name in the URL replaces ours; and a session with our name may listen to nothing or to another schema."""
     separator = "&" if "?" in postgres_url else "?"
     url = f"{postgres_url}{separator}application_name={name.replace(' ', '%20')}"
-    world, elsewhere = World(url), open_database(url, "elsewhere")
-    world.store.prepare()
-    world.session("w", lease=1e6)
-    doctor = Doctor(world.store, Registry())
-    theirs, ours = elsewhere.change_listener(), world.store.database.change_listener()
+    harness, elsewhere = StoreHarness(url), open_database(url, "elsewhere")
+    harness.store.prepare()
+    harness.session("w", lease=1e6)
+    doctor = Doctor(harness.store, Registry())
+    theirs, ours = elsewhere.change_listener(), harness.store.database.change_listener()
     theirs.wait(0.01, threading.Event())
     assert the(doctor.examine(), "listener").data == {"workers": 1, "listeners": 0}
     ours.wait(0.01, threading.Event())
@@ -178,7 +178,7 @@ def test_listener_with_custom_name_is_counted(postgres_url, name):
     theirs.close()
     ours.close()
     elsewhere.close()
-    world.close()
+    harness.close()
 
 
 def test_silent_listener_is_counted(postgres, on_postgres, monkeypatch):
@@ -245,13 +245,13 @@ def test_file_facts_lead_to_findings(facts, code):
 
 
 def test_facts_of_a_real_file(tmp_path):
-    world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    world.add()
-    facts = world.store.health.file()
+    harness = StoreHarness(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    harness.add()
+    facts = harness.store.health.file()
     assert (facts.journal_mode, facts.mode) == ("wal", 0o600)
     assert facts.size > 0
     assert facts.wal_size > 0
-    world.close()
+    harness.close()
 
 
 def test_a_process_that_has_a_deleted_file_open_is_named(tmp_path):
@@ -265,10 +265,10 @@ def test_a_process_that_has_a_deleted_file_open_is_named(tmp_path):
         other.stdout.readline()
         for name in ("holdfast.db", "holdfast.db-wal", "holdfast.db-shm"):
             (tmp_path / name).unlink()
-        world = World(f"sqlite:///{path}")
-        world.store.prepare()
-        examination = Doctor(world.store, Registry()).examine()
-        world.close()
+        harness = StoreHarness(f"sqlite:///{path}")
+        harness.store.prepare()
+        examination = Doctor(harness.store, Registry()).examine()
+        harness.close()
         other.communicate("\n")
     assert (codes(examination), examination.well) == (["replaced"], False)
     assert the(examination, "replaced").data == {"processes": [other.pid]}
@@ -276,25 +276,25 @@ def test_a_process_that_has_a_deleted_file_open_is_named(tmp_path):
 
 def test_file_readable_by_others_is_reported(tmp_path):
     path = tmp_path / "holdfast.db"
-    world = World(f"sqlite:///{path}")
-    world.store.prepare()
-    doctor = Doctor(world.store, Registry())
+    harness = StoreHarness(f"sqlite:///{path}")
+    harness.store.prepare()
+    doctor = Doctor(harness.store, Registry())
     assert codes(doctor.examine()) == []
     path.chmod(0o644)
     examination = doctor.examine()
     assert (codes(examination), examination.well) == (["permissions"], True)
     assert the(examination, "permissions").data == {"mode": "644"}
-    world.close()
+    harness.close()
 
 
 def test_long_wal_is_reported_with_its_reader(tmp_path, monkeypatch):
     monkeypatch.setattr(health_checks, "MAX_WAL_BYTES", 0)
-    world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    world.add()
-    examination = Doctor(world.store, Registry()).examine()
+    harness = StoreHarness(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    harness.add()
+    examination = Doctor(harness.store, Registry()).examine()
     assert not examination.well
     assert the(examination, "wal").data["bytes"] > 0
-    world.close()
+    harness.close()
 
 
 def test_prepared_transactions_and_slots_hold_snapshots_too():

@@ -10,20 +10,20 @@ from holdfast.control.open import empty_control, open_control
 from holdfast.database import migrate
 from holdfast.database.migrate import newest_version
 from holdfast.errors import ConfigError, SchemaBehind
-from tests.support.world import DAY, SECOND, World
+from tests.support.store_harness import DAY, SECOND, StoreHarness
 
 pytestmark = pytest.mark.no_tables
 
 # Queues
 
 
-def test_queues_tell_what_waits_in_them(control, world, clock):
-    world.session("w")
-    world.running("w")
-    world.add()
+def test_queues_tell_what_waits_in_them(control, harness, clock):
+    harness.session("w")
+    harness.running("w")
+    harness.add()
     clock.advance(30)
-    world.add()
-    world.add(queue="mail", delay=SECOND)
+    harness.add()
+    harness.add(queue="mail", delay=SECOND)
     control.queues.pause(["mail"])
     default, mail = control.queues.list()
     assert (default.name, default.paused, default.runs) == ("default", False, {"ready": 2, "running": 1})
@@ -77,11 +77,11 @@ def test_idle_worker_serves_a_resumed_queue(database_url):
 # Workers
 
 
-def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, world, clock):
-    world.store.sessions.open("old", "host:1", 10 * SECOND, '{"queues": ["mail"], "concurrency": 5}')
+def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, harness, clock):
+    harness.store.sessions.open("old", "host:1", 10 * SECOND, '{"queues": ["mail"], "concurrency": 5}')
     clock.advance(1)
-    world.store.sessions.open("young", "host:2", 60 * SECOND, '{"queues": null, "concurrency": 100}')
-    world.running("old")
+    harness.store.sessions.open("young", "host:2", 60 * SECOND, '{"queues": null, "concurrency": 100}')
+    harness.running("old")
     clock.advance(20)
     old, young = control.workers.list()
     assert (old.session, old.state, old.runs, old.queues, old.concurrency) == ("old", "dead", 1, ["mail"], 5)
@@ -89,17 +89,17 @@ def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, w
     assert (young.state, young.runs, young.queues, young.lease_left) == ("working", 0, None, 40)
 
 
-def test_listening_worker_without_runs_is_idle(control, world):
-    world.session("w")
-    world.store.sessions.mark_idle("w", True)
+def test_listening_worker_without_runs_is_idle(control, harness):
+    harness.session("w")
+    harness.store.sessions.mark_idle("w", True)
     assert [worker.state for worker in control.workers.list()] == ["idle"]
-    world.running("w")
+    harness.running("w")
     assert [worker.state for worker in control.workers.list()] == ["working"]
 
 
 @pytest.mark.parametrize("info", ["{}", "[]", "nonsense"])
-def test_reports_of_other_releases_are_tolerated(control, world, info):
-    world.store.sessions.open("w", "host:1", SECOND, info)
+def test_reports_of_other_releases_are_tolerated(control, harness, info):
+    harness.store.sessions.open("w", "host:1", SECOND, info)
     (worker,) = control.workers.list()
     assert (worker.queues, worker.concurrency) == (None, None)
 
@@ -107,33 +107,33 @@ def test_reports_of_other_releases_are_tolerated(control, world, info):
 # Upkeep
 
 
-def finished(world, count, **more):
-    ids = world.add_many(count, **more)
-    claims = world.claim("w", 512)
+def finished(harness, count, **more):
+    ids = harness.add_many(count, **more)
+    claims = harness.claim("w", 512)
     for claim in claims:
-        world.end("w", claim)
+        harness.end("w", claim)
     return ids
 
 
-def test_prune_deletes_what_is_due_and_leaves_the_rest(control, world, clock):
-    world.session("w", lease=100 * 86_400)
-    finished(world, 3, keep=DAY)
-    finished(world, 2, keep=10 * DAY)
-    world.add()
+def test_prune_deletes_what_is_due_and_leaves_the_rest(control, harness, clock):
+    harness.session("w", lease=100 * 86_400)
+    finished(harness, 3, keep=DAY)
+    finished(harness, 2, keep=10 * DAY)
+    harness.add()
     clock.advance(2 * 86_400)
     assert control.upkeep.count_old() == 3
     assert control.upkeep.prune() == 3
-    assert world.rows("runs") == 3
-    assert world.rows("history") == 2
+    assert harness.rows("runs") == 3
+    assert harness.rows("history") == 2
     assert control.upkeep.prune() == 0
 
 
-def test_prune_older_than_goes_by_the_end_not_by_the_time_to_be_kept(control, world, clock):
-    world.session("w", lease=100 * 86_400)
-    old = finished(world, 2, keep=300 * DAY)
-    unfinished = world.add("other")
+def test_prune_older_than_goes_by_the_end_not_by_the_time_to_be_kept(control, harness, clock):
+    harness.session("w", lease=100 * 86_400)
+    old = finished(harness, 2, keep=300 * DAY)
+    unfinished = harness.add("other")
     clock.advance(8 * 86_400)
-    young = finished(world, 1, keep=DAY)
+    young = finished(harness, 1, keep=DAY)
     assert control.upkeep.count_old(7 * 86_400) == 2
     assert control.upkeep.prune(7 * 86_400) == 2
     left = {str(run.id) for run in control.runs.page()}
@@ -141,25 +141,25 @@ def test_prune_older_than_goes_by_the_end_not_by_the_time_to_be_kept(control, wo
     assert not left & set(old)
 
 
-def test_prune_goes_in_batches_and_tells_how_far_it_is(control, world, clock):
-    world.session("w")
+def test_prune_goes_in_batches_and_tells_how_far_it_is(control, harness, clock):
+    harness.session("w")
     for _ in range(3):
-        finished(world, 400)
+        finished(harness, 400)
     told = []
     clock.advance(1)
     assert control.upkeep.prune(0, told.append) == 1200
     assert told == [500, 1000, 1200]
-    assert world.rows("history") == 0
+    assert harness.rows("history") == 0
 
 
-def test_running_run_is_not_pruned(control, world, clock):
-    world.session("w")
-    claim = world.running("w")
-    world.store.actions.cancel(claim.id, '{"code":"cancelled"}')
+def test_running_run_is_not_pruned(control, harness, clock):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.store.actions.cancel(claim.id, '{"code":"cancelled"}')
     clock.advance(60)
     assert control.upkeep.count_old(0) == 0
     assert control.upkeep.prune(0) == 0
-    assert world.state(claim.id) == "cancelled"
+    assert harness.state(claim.id) == "cancelled"
 
 
 def test_a_negative_age_is_refused(control):
@@ -194,14 +194,14 @@ def test_tables_of_an_older_release_get_the_table_of_queues(database_url, monkey
     first, *_ = migrate.migrations()
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "migrations", lambda: (first,))
-        world = World(database_url)
-        world.store.prepare()
-        world.sql("insert into {schema}lanes (queue, task) values ('default', 'job')")
-        world.sql(
+        harness = StoreHarness(database_url)
+        harness.store.prepare()
+        harness.sql("insert into {schema}lanes (queue, task) values ('default', 'job')")
+        harness.sql(
             "insert into {schema}runs (id, lane, priority, state, max_crashes, args, keep, created_at)"
             " values ('01990000-0000-7000-8000-000000000000', 1, 0, 'ready', 3, '[]', 1, 1)"
         )
-        world.close()
+        harness.close()
     with open_control(database_url) as control:
         assert control.upkeep.tables().pending[0] == "0002_queues.sql"
         with pytest.raises(SchemaBehind, match="version 1"):

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
-from tests.support.world import SECOND
+from tests.support.store_harness import SECOND
 
 FIRST = "0199aaaa-0000-7000-8000-000000000001"
 SECOND_ONE = "0199aaaa-0000-7000-8000-00000000ffff"
@@ -15,11 +15,11 @@ THIRD = "0199bbbb-0000-7000-8000-000000000001"
 
 
 @pytest.fixture
-def three(world):
+def three(harness):
     for id in (FIRST, SECOND_ONE, THIRD):
-        run = world.new()
+        run = harness.new()
         run.id = id
-        world.store.enqueuer.enqueue([run])
+        harness.store.enqueuer.enqueue([run])
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_ambiguous_prefix_lists_candidates(control, three):
     assert THIRD not in str(raised.value)
 
 
-def test_few_of_many_candidates_are_listed(control, world):
-    world.add_many(20)
+def test_few_of_many_candidates_are_listed(control, harness):
+    harness.add_many(20)
     beginning = str(control.runs.page(limit=1)[0].id)[:4]
     with pytest.raises(RunNotFound, match="…") as raised:
         control.runs.find(beginning)
@@ -72,9 +72,9 @@ def test_full_id_is_accepted_without_lookup(control, three):
             verb(id)
 
 
-def test_details_tell_all_there_is_to_know(control, world, clock):
-    world.session("w")
-    id = world.add(
+def test_details_tell_all_there_is_to_know(control, harness, clock):
+    harness.session("w")
+    id = harness.add(
         args='{"to":"ada"}', options='{"timeout":5}', unique="u", tenant="acme", tags='["a","b"]',
         deadline_in=60 * SECOND, delay=10 * SECOND, priority=7,
     )  # fmt: skip
@@ -88,48 +88,48 @@ def test_details_tell_all_there_is_to_know(control, world, clock):
     assert [entry.kind for entry in details.history] == ["enqueued"]
 
 
-def test_details_of_a_finished_run_have_result_and_story(control, world):
-    world.session("w")
-    claim = world.running("w")
-    world.end("w", claim, result='{"n":1}')
+def test_details_of_a_finished_run_have_result_and_story(control, harness):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.end("w", claim, result='{"n":1}')
     details = control.runs.details(UUID(claim.id))
     assert details.info.result == {"n": 1}
     assert details.expires_at > details.info.finished_at
     assert [entry.kind for entry in details.history] == ["enqueued", "started", "done"]
 
 
-def test_pages_go_on_where_the_last_one_ended(control, world):
-    ids = world.add_many(5)
+def test_pages_go_on_where_the_last_one_ended(control, harness):
+    ids = harness.add_many(5)
     first = control.runs.page(limit=3)
     rest = control.runs.page(limit=3, after=first.after)
     assert [str(run.id) for run in [*first, *rest]] == ids[::-1]
     assert rest.after is None
 
 
-def test_cancel_keeps_its_reason_and_says_whether_it_ended_the_run(control, world):
-    id = UUID(world.add())
+def test_cancel_keeps_its_reason_and_says_whether_it_ended_the_run(control, harness):
+    id = UUID(harness.add())
     assert control.runs.cancel(id, "ordered twice")
     assert not control.runs.cancel(id, "again")
     info = control.runs.info(id)
     assert (info.state, info.error.message) == ("cancelled", "ordered twice")
 
 
-def test_retry_says_whether_it_changed_anything(control, world):
-    id = UUID(world.add(unique="u"))
+def test_retry_says_whether_it_changed_anything(control, harness):
+    id = UUID(harness.add(unique="u"))
     assert not control.runs.retry(id)
     control.runs.cancel(id)
     assert control.runs.retry(id)
     assert control.runs.info(id).state == "ready"
 
 
-def test_unretryable_run_is_rejected(control, world):
-    world.session("w")
-    claim = world.running("w")
-    world.end("w", claim)
+def test_unretryable_run_is_rejected(control, harness):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.end("w", claim)
     with pytest.raises(RunFinished, match="is done"):
         control.runs.retry(UUID(claim.id))
-    old = UUID(world.add(unique="u"))
+    old = UUID(harness.add(unique="u"))
     control.runs.cancel(old)
-    world.add(unique="u")
+    harness.add(unique="u")
     with pytest.raises(KeyConflict, match="unique name"):
         control.runs.retry(old)

@@ -12,87 +12,87 @@ from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histog
 from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
 
 
-def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
+def ended(harness, clock, kind="done", task="task", wait=1.0, took=2.0):
     """Create a run with this wait and run time."""
-    world.add(task)
+    harness.add(task)
     clock.advance(wait)
-    (claim,) = world.claim("w", 1, [task])
+    (claim,) = harness.claim("w", 1, [task])
     clock.advance(took)
-    assert world.end("w", claim, kind, state=kind)
+    assert harness.end("w", claim, kind, state=kind)
 
 
-def count_all(world):
+def count_all(harness):
     """Aggregate until nothing is left."""
-    while world.store.stats.aggregate():
+    while harness.store.stats.aggregate():
         pass
 
 
 @pytest.fixture
-def session(world):
-    return world.session("w", lease=1e6)
+def session(harness):
+    return harness.session("w", lease=1e6)
 
 
-def test_minutes_include_runs_that_are_not_aggregated_yet(control, world, clock, session):
+def test_minutes_include_runs_that_are_not_aggregated_yet(control, harness, clock, session):
     clock.now -= clock.now % MINUTE_US
     for kind in ("done", "done", "failed"):
-        ended(world, clock, kind)
+        ended(harness, clock, kind)
     clock.advance(120)
-    ended(world, clock)
+    ended(harness, clock)
     live = control.stats.over_time(last=300)
     assert [stats.runs for stats in live] == [0, 0, 3, 0, 1]
     assert (live[2].failed, live[2].failure_rate, live[2].throughput) == (1, 1 / 3, 3 / 60)
     assert live[2].wait.p50 == pytest.approx(1, rel=0.12)
     assert live[2].run.p99 == pytest.approx(2, rel=0.12)
     assert live[1].run.p50 is None
-    count_all(world)
+    count_all(harness)
     assert control.stats.over_time(last=300) == live
-    assert world.rows("tallies") > 0
+    assert harness.rows("tallies") > 0
 
 
-def test_aggregation_does_not_block_writers(world, clock, session, monkeypatch):
+def test_aggregation_does_not_block_writers(harness, clock, session, monkeypatch):
     """A busy minute has a million runs, which take seconds to read."""
-    ended(world, clock)
+    ended(harness, clock)
     clock.advance(180)
-    database, live, lines = world.store.database, world.store.stats.live, []
+    database, live, lines = harness.store.database, harness.store.stats.live, []
 
     def noting(since, until, line="read"):
         lines.append(database.connection(line))
         return live(since, until, line)
 
-    monkeypatch.setattr(world.store.stats, "live", noting)
-    count_all(world)
+    monkeypatch.setattr(harness.store.stats, "live", noting)
+    count_all(harness)
     assert lines
     assert database.connection("commit") not in lines
 
 
-def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, clock, session):
-    ended(world, clock)
+def test_counting_twice_changes_nothing_and_minutes_are_counted_once(harness, clock, session):
+    ended(harness, clock)
     clock.advance(180)
-    count_all(world)
-    kept = world.sql("select * from {schema}tallies")
-    assert world.store.stats.aggregate() == 0
-    assert world.sql("select * from {schema}tallies") == kept
+    count_all(harness)
+    kept = harness.sql("select * from {schema}tallies")
+    assert harness.store.stats.aggregate() == 0
+    assert harness.sql("select * from {schema}tallies") == kept
 
 
-def test_one_tick_aggregates_a_bounded_portion(world, clock, session):
-    ended(world, clock)
+def test_one_tick_aggregates_a_bounded_portion(harness, clock, session):
+    ended(harness, clock)
     clock.advance(3600)
-    aggregator = StatsAggregator(world.store)
+    aggregator = StatsAggregator(harness.store)
     ticks = [aggregator.tick() for _ in range(60 // MAX_MINUTES_PER_PASS + 1)]
     assert ticks[:-1] == [CATCH_UP_INTERVAL_S] * (60 // MAX_MINUTES_PER_PASS)
     assert ticks[-1] >= INTERVAL_S / 2
-    assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE_US) == [(1,)]
+    assert harness.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE_US) == [(1,)]
 
 
-def test_recent_stats_match_separate_queries(control, world, clock, session):
+def test_recent_stats_match_separate_queries(control, harness, clock, session):
     """Also after more runs were aggregated or have finished."""
     for tasks in (["task", "task", "other"], [], ["other"], ["task"]):
         for task in tasks:
-            ended(world, clock, task=task)
+            ended(harness, clock, task=task)
         clock.advance(80)
         for counted in (False, True):
             if counted:
-                count_all(world)
+                count_all(harness)
             lately = control.stats.lately(600)
             assert [lately.whole] == control.stats.summary(last=600)
             assert lately.minutes == control.stats.over_time(last=600)
@@ -101,64 +101,64 @@ def test_recent_stats_match_separate_queries(control, world, clock, session):
     assert [each.runs for each in lately.tasks] == [2, 3]
 
 
-def test_minute_is_aggregated_after_late_commits(world, clock, session):
+def test_minute_is_aggregated_after_late_commits(harness, clock, session):
     clock.now -= clock.now % MINUTE_US
-    ended(world, clock)
+    ended(harness, clock)
     clock.advance(60)
-    count_all(world)
-    assert world.sql("select runs from {schema}tallies where runs > 0") == []
+    count_all(harness)
+    assert harness.sql("select runs from {schema}tallies where runs > 0") == []
     clock.advance(60)
-    count_all(world)
-    assert world.sql("select runs from {schema}tallies where runs > 0") == [(1,)]
+    count_all(harness)
+    assert harness.sql("select runs from {schema}tallies where runs > 0") == [(1,)]
 
 
-def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, session):
+def test_hours_are_made_of_minutes_and_outlive_them(control, harness, clock, session):
     clock.now -= clock.now % HOUR_US
     for _ in range(3):
-        ended(world, clock)
+        ended(harness, clock)
         clock.advance(600)
-        while StatsAggregator(world.store).tick() == CATCH_UP_INTERVAL_S:
+        while StatsAggregator(harness.store).tick() == CATCH_UP_INTERVAL_S:
             pass
     clock.advance(3600)
-    count_all(world)
-    world.sql("delete from {schema}runs")
+    count_all(harness)
+    harness.sql("delete from {schema}runs")
     hours = control.stats.over_time(last=timedelta(hours=3), span="hour")
     assert [stats.runs for stats in hours] == [0, 3, 0]
     clock.advance(4 * 24 * 3600)
-    count_all(world)
-    assert world.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE_US) == []
+    count_all(harness)
+    assert harness.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE_US) == []
     (week,) = control.stats.summary(last=timedelta(days=7))
     assert week.runs == 3
 
 
-def test_hours_in_which_nothing_happened_are_looked_at_once(world, clock, monkeypatch):
+def test_hours_in_which_nothing_happened_are_looked_at_once(harness, clock, monkeypatch):
     clock.now -= clock.now % HOUR_US
     clock.advance(600)
     reads = []
-    read = world.store.stats.read
+    read = harness.store.stats.read
 
     def noting(span, since, until, line):
         reads.append((until - since) // HOUR_US)
         return read(span, since, until, line)
 
-    monkeypatch.setattr(world.store.stats, "read", noting)
+    monkeypatch.setattr(harness.store.stats, "read", noting)
     for seconds in (0, 60, 60, 3600):
         clock.advance(seconds)
-        count_all(world)
+        count_all(harness)
     assert reads == [72, 1, 1], "once while making up for an hour, then when it is over"
 
 
-def test_tasks_and_queues_are_told_apart(control, world, clock, session):
-    ended(world, clock, task="a")
-    ended(world, clock, "failed", task="b")
-    ended(world, clock, task="b")
+def test_tasks_and_queues_are_told_apart(control, harness, clock, session):
+    ended(harness, clock, task="a")
+    ended(harness, clock, "failed", task="b")
+    ended(harness, clock, task="b")
     by_task = {stats.name: (stats.runs, stats.failed) for stats in control.stats.summary(by="task")}
     assert by_task == {"a": (1, 0), "b": (2, 1)}
     assert [(stats.name, stats.runs) for stats in control.stats.summary(by="queue")] == [("default", 3)]
     assert [stats.runs for stats in control.stats.summary(by="task", name="b")] == [2]
 
 
-def test_empty_period_has_no_stats(control, world):
+def test_empty_period_has_no_stats(control, harness):
     assert control.stats.summary(by="task") == []
     (all_of_it,) = control.stats.summary()
     assert (all_of_it.runs, all_of_it.failure_rate, all_of_it.wait.p50) == (0, 0.0, None)
@@ -167,9 +167,9 @@ def test_empty_period_has_no_stats(control, world):
 
 
 @pytest.mark.parametrize("micros", [0, 1, 999, 1000, 1500, 10_000, 1_000_000, 61_000_000, 86_400_000_000])
-def test_the_database_counts_by_the_steps_of_the_policy(world, micros):
+def test_the_database_counts_by_the_steps_of_the_policy(harness, micros):
     text = "select cast(floor(5 * ln(1 + cast(:took as bigint) / 1000.0)) as int)"
-    ((step,),) = world.sql(text, took=micros)
+    ((step,),) = harness.sql(text, took=micros)
     assert step == bucket_of(micros)
 
 

@@ -8,7 +8,7 @@ from holdfast.control.tokens import parse_token_id, to_credential
 from holdfast.errors import ConfigError
 
 
-def test_token_is_valid_until_revoked(control, world):
+def test_token_is_valid_until_revoked(control, harness):
     assert not control.tokens.exist()
     info, token = control.tokens.create("operate", "acme", "ada")
     assert (info.may, info.tenant, info.name, parse_token_id(token)) == ("operate", "acme", "ada", info.id)
@@ -22,9 +22,9 @@ def test_token_is_valid_until_revoked(control, world):
     assert [each.revoked_at is not None for each in control.tokens.list()] == [True]
 
 
-def test_neither_token_nor_credential_is_stored(control, world):
+def test_neither_token_nor_credential_is_stored(control, harness):
     _, token = control.tokens.create("read")
-    kept = str(world.sql("select id, hash, name, may from {schema}tokens"))
+    kept = str(harness.sql("select id, hash, name, may from {schema}tokens"))
     assert token not in kept
     assert token.split("_", 2)[2] not in kept
     assert to_credential(token) not in kept

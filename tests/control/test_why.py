@@ -14,8 +14,8 @@ from holdfast.policy.admission import Rate
 from holdfast.store.limits import counter_key
 from tests.processes import tasks
 from tests.support.durable import drain
-from tests.support.waiting import wait_until
-from tests.support.world import CANCELLED, SECOND
+from tests.support.store_harness import CANCELLED, SECOND
+from tests.support.wait_until import wait_until
 
 ONE = json.dumps([counter_key("one", '"acme"')])
 
@@ -25,33 +25,33 @@ def why(control, id):
     return reason
 
 
-def open_worker(world, name, **info):
-    world.store.sessions.open(f"{name}:1", name, 60 * SECOND, json.dumps(info))
+def open_worker(harness, name, **info):
+    harness.store.sessions.open(f"{name}:1", name, 60 * SECOND, json.dumps(info))
 
 
 # Ready
 
 
-def test_no_worker_is_running(control, world):
-    assert (why(control, world.add()).code, why(control, world.add()).text) == (
+def test_no_worker_is_running(control, harness):
+    assert (why(control, harness.add()).code, why(control, harness.add()).text) == (
         "no_worker",
         "no worker is running; start one with `holdfast worker`",
     )
 
 
-def test_unserved_queue_names_running_workers(control, world):
-    open_worker(world, "mailer", queues=["mail"])
-    reason = why(control, world.add())
+def test_unserved_queue_names_running_workers(control, harness):
+    open_worker(harness, "mailer", queues=["mail"])
+    reason = why(control, harness.add())
     assert reason.code == "no_queue"
     assert reason.text == "no worker serves queue default; running: worker mailer"
     assert reason.data == {"queue": "default", "workers": ["mailer"]}
 
 
-def test_unknown_task_names_running_workers(control, world):
+def test_unknown_task_names_running_workers(control, harness):
     for name in ("ada", "bob"):
-        open_worker(world, name, tasks=["other"])
-    open_worker(world, "mailer", queues=["mail"], tasks=["task"])
-    reason = why(control, world.add())
+        open_worker(harness, name, tasks=["other"])
+    open_worker(harness, "mailer", queues=["mail"], tasks=["task"])
+    reason = why(control, harness.add())
     assert reason.code == "unknown_task"
     assert reason.text == "no worker has the code of task task; running: workers ada, bob"
     assert reason.data == {"task": "task", "workers": ["ada", "bob"]}
@@ -69,36 +69,36 @@ def test_a_real_worker_that_doesnt_know_the_task_is_named(database_url):
     assert reason.data["workers"] == [alive.name]
 
 
-def test_every_slot_is_taken(control, world):
-    open_worker(world, "ada", concurrency=1)
-    first, second = world.add(), world.add()
+def test_every_slot_is_taken(control, harness):
+    open_worker(harness, "ada", concurrency=1)
+    first, second = harness.add(), harness.add()
     assert why(control, second).code == "next"
-    world.claim("ada:1")
+    harness.claim("ada:1")
     assert why(control, second).text == "all slots of worker ada are in use"
     assert why(control, second).code == "busy"
     assert why(control, first).code == "running"
 
 
-def test_every_process_slot_is_taken_though_other_slots_are_free(control, world):
-    open_worker(world, "ada", concurrency=10, process_slots=1, process_tasks=["task", "report"])
-    world.add()
-    second, plain = world.add(), world.add(task="plain")
+def test_every_process_slot_is_taken_though_other_slots_are_free(control, harness):
+    open_worker(harness, "ada", concurrency=10, process_slots=1, process_tasks=["task", "report"])
+    harness.add()
+    second, plain = harness.add(), harness.add(task="plain")
     assert why(control, second).code == "next"
-    world.claim("ada:1", tasks=("task", "plain"))
+    harness.claim("ada:1", tasks=("task", "plain"))
     reason = why(control, second)
     assert (reason.code, reason.text) == ("busy", "all process slots of worker ada are in use")
     assert reason.data == {"workers": ["ada"], "process": True}
     assert why(control, plain).code == "next", "it needs no process"
 
 
-def test_one_worker_has_no_slot_and_another_no_process_slot(control, world):
-    open_worker(world, "ada", concurrency=1)
-    world.add()
-    world.claim("ada:1")
-    open_worker(world, "bob", concurrency=9, process_slots=1, process_tasks=["task"])
-    world.add()
-    world.claim("bob:1")
-    assert why(control, world.add()).text == "all slots of worker ada and all process slots of worker bob are in use"
+def test_one_worker_has_no_slot_and_another_no_process_slot(control, harness):
+    open_worker(harness, "ada", concurrency=1)
+    harness.add()
+    harness.claim("ada:1")
+    open_worker(harness, "bob", concurrency=9, process_slots=1, process_tasks=["task"])
+    harness.add()
+    harness.claim("bob:1")
+    assert why(control, harness.add()).text == "all slots of worker ada and all process slots of worker bob are in use"
 
 
 def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
@@ -116,35 +116,35 @@ def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
     assert reason.text.startswith("all process slots of worker ")
 
 
-def test_ready_run_names_eligible_workers(control, world):
-    open_worker(world, "ada", tasks=["task"], concurrency=1)
-    reason = why(control, world.add())
+def test_ready_run_names_eligible_workers(control, harness):
+    open_worker(harness, "ada", tasks=["task"], concurrency=1)
+    reason = why(control, harness.add())
     assert (reason.code, reason.text) == ("next", "ready to be claimed by worker ada")
 
 
-def test_expired_worker_does_not_count(control, world):
-    open_worker(world, "ada")
-    world.clock.advance(61)
-    assert why(control, world.add()).code == "no_worker"
+def test_expired_worker_does_not_count(control, harness):
+    open_worker(harness, "ada")
+    harness.clock.advance(61)
+    assert why(control, harness.add()).code == "no_worker"
 
 
-def test_a_paused_queue(control, world):
-    run = world.add()
+def test_a_paused_queue(control, harness):
+    run = harness.add()
     control.queues.pause(["default"])
     reason = why(control, run)
     assert (reason.code, reason.data) == ("paused", {"queue": "default"})
     assert "holdfast resume default" in reason.text
 
 
-def limited(world, count=2, **more):
-    world.session("w")
-    world.store.limits.declare([("one", 1, None)])
-    runs = [world.add(limits=ONE, **more) for _ in range(count)]
-    return runs, world.store.claims.claim_limited("w", [world.lane()], 8)
+def limited(harness, count=2, **more):
+    harness.session("w")
+    harness.store.limits.declare([("one", 1, None)])
+    runs = [harness.add(limits=ONE, **more) for _ in range(count)]
+    return runs, harness.store.claims.claim_limited("w", [harness.lane()], 8)
 
 
-def test_full_limit_names_its_holders(control, world):
-    (first, second), _ = limited(world)
+def test_full_limit_names_its_holders(control, harness):
+    (first, second), _ = limited(harness)
     reason = why(control, second)
     assert reason.code == "limit"
     assert reason.text == f'limit one for "acme" is full: 1 of 1 permits are held by {first}'
@@ -154,8 +154,8 @@ def test_full_limit_names_its_holders(control, world):
     assert control.runs.details(control.runs.find(first)).full_limit is None
 
 
-def test_holders_of_other_tenants_are_not_named(control, world):
-    (first, second), _ = limited(world, tenant="other")
+def test_holders_of_other_tenants_are_not_named(control, harness):
+    (first, second), _ = limited(harness, tenant="other")
     id = control.runs.find(second)
     (own,) = control.whys.why(id, "other").reasons
     assert [holder["run"] for holder in own.data["holders"]] == [first]
@@ -165,26 +165,26 @@ def test_holders_of_other_tenants_are_not_named(control, world):
     assert "held by other runs" in told.text
 
 
-def test_a_full_rate(control, world):
-    world.session("w")
+def test_a_full_rate(control, harness):
+    harness.session("w")
     app_limits = json.dumps([counter_key("slow", "")])
-    world.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
-    _, second = world.add(limits=app_limits), world.add(limits=app_limits)
-    world.store.claims.claim_limited("w", [world.lane()], 8)
+    harness.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
+    _, second = harness.add(limits=app_limits), harness.add(limits=app_limits)
+    harness.store.claims.claim_limited("w", [harness.lane()], 8)
     assert why(control, second).text == "limit slow is full: 1 of 1 starts used in the last 2 s"
 
 
-def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, world):
-    (_, second), _ = limited(world)
+def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, harness):
+    (_, second), _ = limited(harness)
     control.queues.pause(["default"])
     found = control.whys.why(control.runs.find(second))
     assert [reason.code for reason in found.reasons] == ["limit", "paused"]
 
 
-def test_unreleased_run_names_its_worker(control, world):
-    world.session("w")
-    claim = world.running("w")
-    world.end("w", claim, "timed_out", still_running=1, state="ready")
+def test_unreleased_run_names_its_worker(control, harness):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.end("w", claim, "timed_out", still_running=1, state="ready")
     reason = why(control, claim.id)
     assert (reason.code, reason.text) == ("quiescing", "worker w hasn't released it yet")
 
@@ -192,32 +192,32 @@ def test_unreleased_run_names_its_worker(control, world):
 # At work, over, or due later
 
 
-def test_running_run_names_its_worker(control, world):
-    open_worker(world, "ada")
-    claim = world.running("ada:1")
+def test_running_run_names_its_worker(control, harness):
+    open_worker(harness, "ada")
+    claim = harness.running("ada:1")
     reason = why(control, claim.id)
     assert reason.code == "running"
-    assert reason.text.startswith("attempt 1 runs on worker ada since 2027-01-15 08:00:00 UTC")
-    world.clock.advance(61)
+    assert reason.text.startswith("attempt 1 has been running on worker ada since 2027-01-15 08:00:00 UTC")
+    harness.clock.advance(61)
     assert why(control, claim.id).text.endswith(
         "its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
     )
-    open_worker(world, "bob")
+    open_worker(harness, "bob")
     assert why(control, claim.id).text.endswith("its lease has expired, another worker will recover the run")
 
 
-def test_finished_run_is_explained(control, world):
-    run = world.add()
-    world.store.actions.cancel(run, CANCELLED)
+def test_finished_run_is_explained(control, harness):
+    run = harness.add()
+    harness.store.actions.cancel(run, CANCELLED)
     reason = why(control, run)
     assert (reason.code, reason.data["state"]) == ("ended", "cancelled")
 
 
-def test_scheduled_and_retrying_runs_are_explained(control, world):
-    world.session("w")
-    assert why(control, world.add(delay=SECOND)).code == "time"
-    claim = world.running("w")
-    world.end("w", claim, "retrying")
+def test_scheduled_and_retrying_runs_are_explained(control, harness):
+    harness.session("w")
+    assert why(control, harness.add(delay=SECOND)).code == "time"
+    claim = harness.running("w")
+    harness.end("w", claim, "retrying")
     reason = why(control, claim.id)
     assert reason.code == "retry"
     assert reason.text.startswith("attempt 1 failed")
@@ -292,8 +292,8 @@ def test_nodes_and_gates(database_url):
         assert "approve (waiting)" in why(control, nodes["last"]).text
 
 
-def test_missing_run_is_not_found(control, world):
-    world.store.prepare()
+def test_missing_run_is_not_found(control, harness):
+    harness.store.prepare()
     with pytest.raises(RunNotFound):
         control.whys.why(new_id())
 
@@ -301,15 +301,15 @@ def test_missing_run_is_not_found(control, world):
 # Limits
 
 
-def test_limits_tell_what_is_in_use_and_who_waits(control, world):
-    limited(world, 3)
+def test_limits_tell_what_is_in_use_and_who_waits(control, harness):
+    limited(harness, 3)
     (limit,) = control.limits.list()
     (counter,) = limit.counters
     assert (limit.name, limit.concurrency, limit.rate, limit.period) == ("one", 1, None, None)
     assert (counter.key, counter.used, counter.parked) == ("acme", 1, 2)
 
 
-def test_unknown_limit_lists_known_limits(control, world):
-    limited(world)
+def test_unknown_limit_lists_known_limits(control, harness):
+    limited(harness)
     with pytest.raises(ConfigError, match="limit 'two' does not exist; known limits: one"):
         control.limits.list("two")

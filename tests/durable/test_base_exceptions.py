@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Run, RunFailed, SyncContext
 from tests.support.durable import drain, kinds
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 TWICE = Retry(max_attempts=2, delay=0)

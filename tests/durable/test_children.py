@@ -10,9 +10,9 @@ import pytest
 from holdfast import Context, Fatal, KeyConflict, Retry, RunCancelled, RunFailed, SyncContext
 from holdfast.engine import services
 from holdfast.errors import ConfigError, StoreUnavailable, TaskError
-from tests.support.counting import ask
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 
@@ -307,7 +307,7 @@ def test_enqueue_makes_an_independent_run_once(app, waiter, ledger):
     first, again = [line.split()[1] for line in ledger.lines() if line.startswith("made")]
     assert first == again
     assert (app.get_run(first).info().parent, state(app.get_run(first))) == (None, "waiting")
-    assert ask(app, "select count(*) from {}runs") == [(2,)]
+    assert fetch(app, "select count(*) from {}runs") == [(2,)]
 
 
 def test_enqueue_with_a_key_finds_the_run_that_has_it_and_a_conflict_reaches_author_code(app, child):

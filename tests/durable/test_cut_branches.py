@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Fatal, Retry, RunCancelled, RunFailed, idempotency_key
 from holdfast.engine.durable.steps import StepCalls
 from tests.support.durable import drain
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 QUICK = Retry(max_attempts=3, delay=0)
 ONCE = Retry(max_attempts=1)

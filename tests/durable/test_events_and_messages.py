@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Retry, RunFailed, WaitTimeout
 from holdfast.errors import ConfigError, RunFinished
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 ODD_NAMES = ["it's", 'say "hi"', "a;drop table runs;--", "100% {schema}", "ünïcode 🎉", "$event:x#1", "\\", "a" * 200]

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, Run, RunCancelled, RunFailed, SyncContext
 from holdfast.errors import HoldfastError
 from tests.support.durable import drain, kinds
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 PATIENT = Retry(max_attempts=3, delay=0)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.support.durable import kinds
 from tests.support.programs import Interpreter, names, programs
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 STEPS = ("step", "thread", "fail", "value")
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])

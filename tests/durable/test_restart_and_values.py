@@ -9,9 +9,9 @@ import pytest
 
 from holdfast import Context, Retry, idempotency_key
 from holdfast.errors import TaskError
-from tests.support.counting import ask
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 
@@ -146,7 +146,7 @@ def test_restart_continues_the_run_with_a_fresh_call(app, effects, ledger):
     assert len({line.split()[2] for line in seen}) == 3, "recorded values are dropped"
     assert ledger.counts() == {"step": 3}
     assert kinds(run) == ["enqueued", *["started", "restarted"] * 2, "started", "done"]
-    [(rows,)] = ask(app, "select count(*) from {}checkpoints")
+    [(rows,)] = fetch(app, "select count(*) from {}checkpoints")
     assert rows == 2, "of the last call only"
 
 

@@ -16,7 +16,7 @@ import pytest
 from holdfast import Context, Retry, StepFailed, SyncContext
 from holdfast.engine.attempt import Attempt
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 THREE_AT_ONCE = Retry(max_attempts=3, delay=0)

@@ -11,7 +11,7 @@ from holdfast import Context, Retry, SyncContext
 from holdfast.errors import RunNotFound
 from tests.support.durable import drain, state
 from tests.support.processes import Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 FOLLOWER = """
 import sys

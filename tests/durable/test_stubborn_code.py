@@ -9,7 +9,7 @@ import pytest
 from holdfast import Context
 from holdfast.engine.durable.async_executor import MAX_REJECTED_CALLS
 from tests.support.durable import kinds
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 @pytest.mark.parametrize("swallowed", [BaseException, Exception], ids=lambda kind: kind.__name__)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, idempotency_key
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 

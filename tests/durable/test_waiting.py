@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Context, Retry, RunFailed, WaitTimeout
-from tests.support.counting import ask
 from tests.support.durable import drain, kinds, state
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 
@@ -191,7 +191,7 @@ def test_background_tasks_end_with_the_run_and_at_its_suspensions(app, ledger):
     assert run.result(timeout=5) == "done"
     wait_until(lambda: ledger.lines() == ["ended", "ended"])
     assert all(task.done() for task in kept)
-    assert ask(app, "select count(*) from {}waits") == [(0,)]
+    assert fetch(app, "select count(*) from {}waits") == [(0,)]
 
 
 def test_a_closed_context_rejects_every_call(app, effects, ledger):

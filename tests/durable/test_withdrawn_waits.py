@@ -11,7 +11,7 @@ from holdfast import Context, Retry
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.store.commands import WithdrawCommand
 from tests.support.durable import drain, state
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 QUICK = Retry(max_attempts=3, delay=0)
 

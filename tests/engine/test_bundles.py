@@ -25,8 +25,8 @@ from holdfast.engine.write_queue import (
 )
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import NewStepCheckpoint, RunToken, WithdrawCommand
-from tests.support.losing import FirstAnswerLost
-from tests.support.waiting import wait_until
+from tests.support.lost_reply import FirstReplyLost
+from tests.support.wait_until import wait_until
 
 RUNS = 30
 
@@ -91,13 +91,13 @@ def test_a_checkpoint_of_a_lost_run_fails_alone(bundles, ledger):
 
 def test_a_batch_is_recognized_after_its_answer_was_lost(app, bundles, monkeypatch, ledger):
     components, runs = bundles
-    losing = FirstAnswerLost(components.store.journal.record_steps)
+    losing = FirstReplyLost(components.store.journal.record_steps)
     monkeypatch.setattr(components.store.journal, "record_steps", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert components.queue.backlog == RUNS
     assert finish(components, runs) == ["done"] * RUNS
-    assert losing.answers == [True], "all were written, and then they went the long way"
+    assert losing.replies == [True], "all were written; the retry took the general path"
     assert kept(app) == sorted(str(n) for n in range(RUNS))
     assert set(ledger.counts().values()) == {1}
 

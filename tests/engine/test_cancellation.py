@@ -14,7 +14,7 @@ from holdfast import stop_requested
 from holdfast.engine.loops import heartbeat as heartbeat_module
 from holdfast.engine.loops.heartbeat import CANCEL_POLL_INTERVAL_S
 from holdfast.errors import StoreUnavailable
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 class HandClock:

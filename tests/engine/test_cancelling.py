@@ -10,7 +10,7 @@ import pytest
 from holdfast import Retry, RunCancelled
 from holdfast.engine import runner
 from holdfast.errors import KeyConflict, RunFinished
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def kinds(run):

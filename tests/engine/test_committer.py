@@ -13,8 +13,8 @@ from holdfast.database import DataFault
 from holdfast.engine.write_queue import MAX_BATCH_WRITES, AttemptEnd, take_batch
 from holdfast.errors import ConfigError, ErrorInfo, StoreError, StoreUnavailable
 from holdfast.store import End
-from tests.support.losing import FirstAnswerLost
-from tests.support.waiting import wait_until
+from tests.support.lost_reply import FirstReplyLost
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_written_ends_of_a_failed_batch_are_not_counted_twice(gathered, monkeypa
 def test_a_batch_whose_answer_was_lost_is_repeated_and_accepted(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
-    losing = FirstAnswerLost(components.store.attempts.end)
+    losing = FirstReplyLost(components.store.attempts.end)
     monkeypatch.setattr(components.store.attempts, "end", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert components.queue.backlog == 40
     components.committer.tick()
-    assert len(losing.answers) == 2
+    assert len(losing.replies) == 2
     assert components.committer.ended_attempts == 40
     assert [run.result(timeout=5) for run in runs] == list(range(40))
     assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40

@@ -21,8 +21,8 @@ from holdfast.client.results import ResultWaiter
 from holdfast.database.postgres import PostgresConnection
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import Kit
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 BEFORE: list[threading.Thread] = []
 FOREVER = 120
@@ -99,11 +99,11 @@ def connections(app: Holdfast) -> int:
     if app.url.startswith("sqlite"):
         return 0
     count = "select count(*) from pg_stat_activity where datname = current_database()"
-    return ask(app, f"{count} and application_name = 'holdfast ends'")[0][0]
+    return fetch(app, f"{count} and application_name = 'holdfast ends'")[0][0]
 
 
 def rows(app: Holdfast) -> int:
-    return ask(app, "select count(*) from {}watchers")[0][0]
+    return fetch(app, "select count(*) from {}watchers")[0][0]
 
 
 def is_postgres(app: Holdfast) -> int:
@@ -143,7 +143,7 @@ def test_what_ends_before_it_is_listened_for_is_found_then(app, work, other, rar
 
     def want(self, seconds: float, heard: Callable[[], None]) -> None:
         threading.Thread(target=lambda: other.get_run(run.id).cancel()).start()
-        wait_until(lambda: ask(other, "select 1 from {}runs where state = 'cancelled'"))
+        wait_until(lambda: fetch(other, "select 1 from {}runs where state = 'cancelled'"))
         real(self, seconds, heard)
 
     monkeypatch.setattr(CompletionListener, "request", want)
@@ -342,7 +342,7 @@ def test_behind_a_pooler_there_is_no_listener_and_looking_goes_on(postgres_url, 
     with Holdfast(postgres_url) as app:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)
-        wait_until(lambda: hears(app)._deaf and not listening_threads())
+        wait_until(lambda: hears(app)._polling_only and not listening_threads())
         wait_until(lambda: connections(app) == 0)
         assert rows(app) == 0
         run.cancel()

@@ -12,7 +12,7 @@ from holdfast import Retry
 from holdfast.engine import hooks as failure_notifier
 from holdfast.engine.hooks import MAX_CONCURRENT_HOOKS, FailureNotifier, Hooks
 from holdfast.errors import StoreUnavailable
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 FAILURES = 1500
 

@@ -15,7 +15,7 @@ from holdfast.database import Statement
 from holdfast.engine.threads import run_in_own_thread
 from holdfast.errors import ConfigError
 from tests.processes import tasks
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def test_an_interrupt_in_a_transaction_loses_no_later_enqueue(app, database_url, monkeypatch):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import ResultTimeout
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def kinds(run):

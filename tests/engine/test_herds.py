@@ -15,9 +15,9 @@ import pytest
 from holdfast import Context, Holdfast, Retry
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.module import MAX_BATCH_ROWS
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 SIZES = [(2_000, 1_000), pytest.param((10_000, 5_000), marks=pytest.mark.slow)]
 """Retries and sleepers."""
@@ -61,7 +61,7 @@ class Herd:
 
     def due_times(self) -> list[int]:
         scheduled = "select r.due_at from {}runs r join {}lanes l on l.id = r.lane where l.task = 'retried'"
-        return [due_at for (due_at,) in ask(self.app, f"{scheduled} and r.state = 'scheduled'")]
+        return [due_at for (due_at,) in fetch(self.app, f"{scheduled} and r.state = 'scheduled'")]
 
 
 @pytest.fixture(params=SIZES, ids=lambda sizes: f"{sum(sizes)}")

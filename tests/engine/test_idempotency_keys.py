@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Context, Graph, Holdfast, KeyConflict, Retry
 from holdfast.task.graph_compiler import compile_graph, graph_digests
-from tests.support.counting import ask
 from tests.support.durable import drain
+from tests.support.history_queries import fetch
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 OPTIONS = {
@@ -93,8 +93,8 @@ OLD_GRAPH_DIGEST = "1:bfd4ef618316ab9546a1d31dbc780b594ed60aa1f0d8e60e648a13f3ee
 
 def store_digest(app: Holdfast, digest: str) -> None:
     """Replace the digest of all keys by one of 0.1."""
-    ask(app, f"update {{}}keys set digest = '{digest}' returning digest")
-    assert ask(app, "select distinct digest from {}keys") == [(digest,)]
+    fetch(app, f"update {{}}keys set digest = '{digest}' returning digest")
+    assert fetch(app, "select distinct digest from {}keys") == [(digest,)]
 
 
 def test_a_key_of_0_1_accepts_the_request_that_it_was_stored_for(app, mail):

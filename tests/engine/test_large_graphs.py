@@ -7,8 +7,8 @@ import pytest
 from benchmarks.suite.graphs import SHAPES, Tasks
 from benchmarks.tasks import NOOP, TOTAL, make_app
 from holdfast import Graph, Retry
-from tests.support.counting import ask, records
-from tests.support.graph_world import check_graphs
+from tests.support.graph_harness import check_graphs
+from tests.support.history_queries import fetch, records
 
 SIZES = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
 
@@ -31,11 +31,11 @@ def test_a_large_graph_runs_to_its_end(app, shape, size):
     run = app.submit(SHAPES[shape](tasks, size))
     drain(app)
     assert run.info().state == "done"
-    assert check_graphs(lambda text: ask(app, text)) == {"done": size}
+    assert check_graphs(lambda text: fetch(app, text)) == {"done": size}
     assert records(app) == {"done": size + 1}, "each node has run once"
     assert len(run.result(timeout=60)) == size
     if shape == "layered":
-        [(edges,)] = ask(app, "select count(*) from {}edges")
+        [(edges,)] = fetch(app, "select count(*) from {}edges")
         assert edges == 5 * (size - 100)
 
 
@@ -57,12 +57,12 @@ def test_a_failure_skips_a_large_graph_and_a_retry_runs_it(app, size):
     run = app.submit(graph)
     drain(app)
     assert run.info().state == "failed"
-    assert check_graphs(lambda text: ask(app, text)) == {"failed": 1, "skipped": size - 1}
+    assert check_graphs(lambda text: fetch(app, text)) == {"failed": 1, "skipped": size - 1}
     failing.clear()
     run.retry()
-    assert check_graphs(lambda text: ask(app, text)) == {"ready": 1, "blocked": size - 1}
+    assert check_graphs(lambda text: fetch(app, text)) == {"ready": 1, "blocked": size - 1}
     drain(app)
-    assert check_graphs(lambda text: ask(app, text)) == {"done": size}
+    assert check_graphs(lambda text: fetch(app, text)) == {"done": size}
     assert run.result(timeout=60)["last"] == (size - 2) % 1000
 
 
@@ -72,4 +72,4 @@ def test_a_cancel_ends_all_nodes_of_a_large_graph(app, size):
     run = app.submit(SHAPES["layered"](tasks, size))
     assert run.cancel() is True
     assert run.info().state == "cancelled"
-    assert check_graphs(lambda text: ask(app, text)) == {"cancelled": size}
+    assert check_graphs(lambda text: fetch(app, text)) == {"cancelled": size}

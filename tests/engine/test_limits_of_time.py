@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Retry, RunFailed
 from holdfast.engine.attempt import Attempt
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 

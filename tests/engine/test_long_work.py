@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LEASE = 3.0  # of the tests in real time: longer than a busy machine may stall
 

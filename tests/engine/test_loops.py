@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
 from holdfast.errors import StoreUnavailable
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 class Counting(Loop):

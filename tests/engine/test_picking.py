@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.engine.loops import claimer
 from holdfast.errors import BadArguments, ConfigError, KeyConflict, UnknownTask
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture

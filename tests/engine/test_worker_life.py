@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast, ResultTimeout, Retry
 from holdfast.errors import ConfigError
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def kinds(run):

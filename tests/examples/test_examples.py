@@ -21,7 +21,7 @@ from httpx2 import Client, TransportError
 
 from holdfast import Holdfast
 from tests.support.processes import Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from tests.faults.conftest import APPS
 from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LOST = ("lease ran out", "lost", "did not answer in time", "database is locked", "Traceback")
 

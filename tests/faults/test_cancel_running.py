@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import APPS
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 TOLD_WITHIN_S = 5.0
 """A renewal would tell it after up to 20 s. The mechanism's own bound is tested with an injected clock."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 TASKS = """
 from holdfast import Holdfast

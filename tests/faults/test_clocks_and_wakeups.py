@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast import RunFailed
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def test_workers_whose_clocks_are_off_keep_leases_and_delays(app, database_url, start_worker, ledger):

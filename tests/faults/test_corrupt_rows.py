@@ -21,8 +21,8 @@ from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun
 from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
 from holdfast.web import dashboard
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 from tests.support.web import Visitor
 
 LEASE_S = 20
@@ -137,7 +137,7 @@ class Scene:
             for mark in ("broken", "sound"):
                 setattr(self, f"{task.name}_{mark}", task.options(tags=["t"]).enqueue(mark))
         with app.worker(lease=LEASE_S):
-            wait_until(lambda: ask(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 4, WAIT_S)
+            wait_until(lambda: fetch(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 4, WAIT_S)
         self.runs = {(kind, mark): self._start(kind, mark) for mark in ("broken", "sound") for kind in KINDS}
         self._strand()
         self._prepare()
@@ -191,7 +191,7 @@ class Scene:
         return ", ".join(f"'{self.runs[kind, mark].id}'" for kind in kinds for mark in marks)
 
     def execute(self, sql: str) -> None:
-        ask(self.app, sql)
+        fetch(self.app, sql)
 
     def corrupt(self, table: str, column: str, value: Any) -> bool:
         """Whether the database takes it."""
@@ -229,7 +229,7 @@ class Scene:
         self.app.emit("go", "gone")
 
     def slot_made(self) -> bool:
-        return bool(ask(self.app, "select 1 from {}slots where schedule = 'sound'"))
+        return bool(fetch(self.app, "select 1 from {}slots where schedule = 'sound'"))
 
     def pages(self) -> None:
         """Every list and page that isn't only about a corrupt run answers."""
@@ -297,7 +297,7 @@ def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, name):
             assert run.info().error is None or kind == "overdue"
         wait_until(scene.slot_made, WAIT_S, "the slot of a schedule")
     scene.app.store.retention.prune()
-    assert not ask(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
+    assert not fetch(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
     scene.commands()
 
 

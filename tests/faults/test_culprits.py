@@ -9,7 +9,7 @@ import pytest
 from holdfast import Context, Retry
 from holdfast.control import Control
 from tests.faults.conftest import APPS
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 NEIGHBORS = 100
 CULPRITS = APPS / "culprits.py"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Retry, SyncContext
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
 

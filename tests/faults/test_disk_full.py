@@ -7,9 +7,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from holdfast.testing.server import PostgresServer
-from tests.support.counting import ask, ended_once, states
 from tests.support.disk import Disk
-from tests.support.waiting import wait_until
+from tests.support.history_queries import ended_once, fetch, states
+from tests.support.wait_until import wait_until
 
 BATCH = 500
 MOST_BATCHES = 400
@@ -62,7 +62,7 @@ def test_a_full_disk_under_sqlite_is_a_typed_error_and_all_goes_on_when_there_is
     wait_until(lambda: states(app) == {"done": 51 + acknowledged}, 120)
     assert ended_once(app)
     assert len({words[0] for words in ledger.words()}) == 51 + acknowledged
-    assert ask(app, "pragma integrity_check") == [("ok",)]
+    assert fetch(app, "pragma integrity_check") == [("ok",)]
     assert "Traceback" not in worker.log
 
 

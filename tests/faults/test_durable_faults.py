@@ -12,9 +12,9 @@ import pytest
 from holdfast import Context, SyncContext
 from tests.faults.apps.durable import TABLE
 from tests.faults.conftest import APPS
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.proxy import COMMIT, Proxy
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LATE = ["step", "spawn", "enqueue", "emit", "transaction", "write", "finish"]
 
@@ -54,7 +54,7 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     ledger.path.with_name("release1").touch()
     for run in runs.values():
         assert run.result(timeout=30) == peer.pid
-    wait_until(lambda: not ask(app, "select 1 from {}runs where finished_at is null"))
+    wait_until(lambda: not fetch(app, "select 1 from {}runs where finished_at is null"))
     facts = everything_in(app)
     ledger.path.with_name("release0").touch()
     stopped.signal(signal.SIGCONT)
@@ -68,9 +68,9 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     assert {mark for mark, pid in said(ledger, "passed") if pid == stopped.pid} <= {"finish"}
     assert said(ledger, "passed") >= {(mark, peer.pid) for mark in LATE}
     assert everything_in(app) == facts, "something of what the stopped worker said was written"
-    assert ask(app, "select payload from {}events where emitted_at is not null") == [(str(peer.pid),)]
-    assert ask(app, "select name from effects") == [(str(peer.pid),)]
-    assert ask(app, "select data from {}chunks") == [(str(peer.pid),)]
+    assert fetch(app, "select payload from {}events where emitted_at is not null") == [(str(peer.pid),)]
+    assert fetch(app, "select name from effects") == [(str(peer.pid),)]
+    assert fetch(app, "select data from {}chunks") == [(str(peer.pid),)]
     assert [kinds(run) for run in runs.values()] == [["enqueued", "started", "worker_lost", "started", "done"]] * len(
         LATE
     )
@@ -80,11 +80,11 @@ def everything_in(app):
     """What the database has of runs and what they recorded, but for the run that shows that a worker still works."""
     runs = [
         row
-        for row in ask(app, "select id, state, result, fence, args from {}runs order by seq")
+        for row in fetch(app, "select id, state, result, fence, args from {}runs order by seq")
         if "after" not in row[4]
     ]
     tables = ("checkpoints", "events", "messages", "waits", "chunks")
-    return runs, [sorted(map(str, ask(app, f"select * from {{}}{table}"))) for table in tables]
+    return runs, [sorted(map(str, fetch(app, f"select * from {{}}{table}"))) for table in tables]
 
 
 @pytest.mark.parametrize("task", ["holding", "holding_plainly"])

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from holdfast import Graph
-from tests.support.counting import ask, records, taken_over
-from tests.support.graph_world import check_graphs
-from tests.support.waiting import wait_until
+from tests.support.graph_harness import check_graphs
+from tests.support.history_queries import fetch, records, taken_over
+from tests.support.wait_until import wait_until
 
 WORKERS = 4
 CONCURRENCY = 10
@@ -56,7 +56,7 @@ def check(app, run, ledger, *, nodes, kills):
     extra = len(ran) - nodes
     assert run.info().state == "done"
     assert set(ran) == {str(n) for n in range(nodes)}, "lost"
-    assert check_graphs(lambda text: ask(app, text)) == {"done": nodes}
+    assert check_graphs(lambda text: fetch(app, text)) == {"done": nodes}
     assert records(app)["done"] == nodes + 1, "an end was recorded twice"
     most = kills * 2 * CONCURRENCY  # what they were at, and as many ends on their way to the database
     assert 1 <= extra <= most, "either no kill hit a running node, or work was done again needlessly"

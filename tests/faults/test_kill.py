@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.support.counting import ended_once, records, states, taken_over
-from tests.support.waiting import wait_until
+from tests.support.history_queries import ended_once, records, states, taken_over
+from tests.support.wait_until import wait_until
 
 WORKERS = 4
 CONCURRENCY = 10

@@ -14,8 +14,8 @@ import pytest
 from holdfast.store.commands import EmitCommand, EnqueueCommand, WaitOutcome, WriteCommand, Written
 from holdfast.store.waits import event_target
 from tests.support.proxy import COMMIT, Proxy
-from tests.support.waiting import wait_until
-from tests.support.world import World, record_of, token_of, wait_of
+from tests.support.store_harness import StoreHarness, record_of, token_of, wait_of
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def proxy(postgres_url):
 
 @pytest.fixture
 def far(proxy):
-    world = World(proxy.url)
-    world.session("w")
-    world.lane()
-    yield world
-    world.close()
+    harness = StoreHarness(proxy.url)
+    harness.session("w")
+    harness.lane()
+    yield harness
+    harness.close()
 
 
 class Later:

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from tests.faults.conftest import APPS
-from tests.support.counting import states
+from tests.support.history_queries import states
 from tests.support.permits import in_use, parked_and_forgotten, recount, starts
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 SECOND = 1_000_000
 ANY = "1000/s"

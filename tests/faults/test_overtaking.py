@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Context, Done, State
 from tests.faults.conftest import APPS
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 JOBS = 5
 

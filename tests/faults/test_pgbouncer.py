@@ -9,8 +9,8 @@ from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from tests.faults.apps.durable import TABLE
 from tests.support import bouncer
-from tests.support.counting import ask, ended_once, states
-from tests.support.waiting import wait_until
+from tests.support.history_queries import ended_once, fetch, states
+from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.skipif(
     bouncer.program() is None, reason="pgbouncer isn't installed: apt-get install pgbouncer"
@@ -50,8 +50,8 @@ def test_jobs_and_durable_functions_run_and_the_runs_of_a_killed_worker_are_take
     wait_until(lambda: set(states(app)) <= {"done", "failed", "cancelled"})
     assert all(app.get_run(job.id).info().state == "done" for job in jobs)
     assert {run.info().state for run in runs[6:]} == {"failed"}
-    assert ask(app, "select mark, name from effects group by mark, name having count(*) > 1") == []
-    assert ask(app, "select run from {}history where kind = 'done' group by run having count(*) > 1") == []
+    assert fetch(app, "select mark, name from effects group by mark, name having count(*) > 1") == []
+    assert fetch(app, "select run from {}history where kind = 'done' group by run having count(*) > 1") == []
     assert "Traceback" not in workers[1].log
     assert "prepared statement" not in workers[1].log
 

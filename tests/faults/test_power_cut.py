@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 WORKERS = 4
 RUNS = 400
@@ -38,7 +38,7 @@ def test_all_runs_are_under_way_again_soon_after_a_power_cut(app, database_url, 
     assert all(worker.alive for worker in second)
     assert len(ledger.lines()) == 2 * RUNS, "each once by the first workers and once by the second"
     counted = "select count(*), sum(crashes), count(isolation) from {}runs where state = 'running' and held is null"
-    assert ask(app, counted) == [(RUNS, 0, 0)], "all at once, none charged, none isolated"
+    assert fetch(app, counted) == [(RUNS, 0, 0)], "all at once, none charged, none isolated"
     with capsys.disabled():
         print(  # noqa: T201
             f"\n{RUNS} runs after a power cut, lease {LEASE_S:g} s: workers up after {started_at - cut_at:.1f} s, all"

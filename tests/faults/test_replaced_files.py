@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError, StoreReplaced
 from tests.faults.conftest import APPS
 from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LOOK_FROM_OUTSIDE = """
 import sqlite3, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Process
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 APP = Path(__file__).resolve().parent / "apps" / "scheduled.py"
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from tests.support.counting import ask, ended_once, records, states
-from tests.support.waiting import wait_until
+from tests.support.history_queries import ended_once, fetch, records, states
+from tests.support.wait_until import wait_until
 
 
 def when_up(call):
@@ -35,7 +35,7 @@ def drain_with_crashes(server, connect, start_worker, ledger, *, jobs, crashes, 
     assert all(worker.alive for worker in workers)
     assert {words[0] for words in ledger.words()} == {str(n) for n in range(jobs)}
     assert ended_once(app)
-    assert ask(app, "select count(*) from {}runs where session is not null") == [(0,)]
+    assert fetch(app, "select count(*) from {}runs where session is not null") == [(0,)]
     assert len(ledger.lines()) - jobs <= crashes * 2 * 10
     assert all("Traceback" not in worker.log for worker in workers)
 
@@ -90,7 +90,7 @@ def test_nothing_stays_owned_by_the_dead_when_the_server_crashes_during_a_recove
     holder.close()
     durable_server.start()
     wait_until(lambda: (when_up(lambda: records(app)) or {"worker_lost": 0})["worker_lost"] >= 800, 60)
-    assert ask(app, f"select count(*) from {{}}runs where session like '%:{dead.pid}:%'") == [(0,)]
+    assert fetch(app, f"select count(*) from {{}}runs where session like '%:{dead.pid}:%'") == [(0,)]
     assert peer.alive
     # every one of them can be had again
     app.store.sessions.open("test", "test", 60_000_000, "{}")

@@ -17,7 +17,7 @@ from holdfast.engine import startup
 from holdfast.engine.startup import MAX_PAUSE_S, StartAborted, pause_after, retry_until_available
 from holdfast.errors import StoreUnavailable
 from tests.faults.conftest import APPS
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"

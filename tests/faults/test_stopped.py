@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def kinds(run):

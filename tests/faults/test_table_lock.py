@@ -6,7 +6,7 @@ import signal
 
 import psycopg
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LOCKED_S = 4
 BLOCKED_CLAIM = f"""

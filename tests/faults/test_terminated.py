@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.faults.conftest import APPS
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 ROUND = 30
 ENOUGH = 5
@@ -74,7 +74,7 @@ def work_while_connections_end(app, dba) -> tuple[list[Any], int]:
     def done() -> bool:
         if next(looks) % 3 == 0:
             dba.end_one()
-        return ask(app, "select 1 from {}runs where finished_at is null limit 1") == []
+        return fetch(app, "select 1 from {}runs where finished_at is null limit 1") == []
 
     for number in range(MOST_ROUNDS):
         marks = range(number * ROUND, (number + 1) * ROUND)
@@ -83,7 +83,7 @@ def work_while_connections_end(app, dba) -> tuple[list[Any], int]:
             dba.end_one()
         for n in marks:
             app.emit(f"go {n}", n)
-        wait_until(done, 60, lambda: str(ask(app, "select id, state, held from {}runs where finished_at is null")))
+        wait_until(done, 60, lambda: str(fetch(app, "select id, state, held from {}runs where finished_at is null")))
         if not dba.left():
             break
     return runs, len(runs) // 3
@@ -109,8 +109,8 @@ def test_connections_that_a_dba_ends_lose_nothing_and_stick_nothing(
     expected |= {("job", str(-n - 1)) for n in range(number)}
     assert set(happened) == expected
     assert set(happened.values()) == {1}, "no worker died, and no lease ended: nothing is done twice"
-    assert ask(app, "select count(*), count(distinct n) from paid") == [(number, number)]
-    assert ask(app, "select count(*) from {}runs where session is not null") == [(0,)]
-    assert ask(app, "select count(*) from {}limits where used > 0") == [(0,)]
+    assert fetch(app, "select count(*), count(distinct n) from paid") == [(number, number)]
+    assert fetch(app, "select count(*) from {}runs where session is not null") == [(0,)]
+    assert fetch(app, "select count(*) from {}limits where used > 0") == [(0,)]
     assert all(worker.alive for worker in workers)
     assert not [worker.log for worker in workers if "Traceback" in worker.log]

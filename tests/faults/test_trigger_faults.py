@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 APP = Path(__file__).resolve().parent / "apps" / "polled.py"
 REQUESTS = 250

@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from holdfast.database import postgres
 from holdfast.testing.server import PostgresServer
 from tests.support.blackhole import BlackHole
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LEASE = 3.0
 CONNECTIONS = 6  # lines and listener of a worker, each of which tries by itself

@@ -13,8 +13,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ResultTimeout, RunFailed, StoreUnavailable
 from holdfast.store import Claim, End
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 TIMEOUT_S = 90
 ERROR = '{"code": "error", "type": "ValueError", "message": "not yet"}'
@@ -38,7 +38,7 @@ def wait() -> Iterator[Wait]:
 
 def looked_before(app: Holdfast) -> bool:
     """Whether somebody has looked at a run, and waits."""
-    return ask(app, "select count(*) from {}watchers") != [(0,)]
+    return fetch(app, "select count(*) from {}watchers") != [(0,)]
 
 
 def release(ledger: Any) -> None:

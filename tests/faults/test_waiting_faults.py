@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Context
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 
 def kinds(run):
@@ -28,7 +28,7 @@ def test_a_run_whose_worker_is_killed_while_it_waits_wakes_elsewhere(
     if where == "suspended":
         wait_until(lambda: run.info().state == "waiting")
     else:
-        wait_until(lambda: ask(app, "select 1 from {}waits"))
+        wait_until(lambda: fetch(app, "select 1 from {}waits"))
         assert run.info().state == "running"
     dead.kill()
     peer = start_durable(database_url, lease=60)
@@ -52,14 +52,17 @@ def test_a_child_that_ends_on_one_worker_wakes_its_parent_on_another(app, databa
     children = start_durable(database_url, lease=60, queues="children")
     run = app.remote("parent", queue="parents").enqueue("m")
     wait_until(lambda: ledger.lines())
-    wait_until(lambda: ask(app, "select 1 from {}waits where kind = 'children'"))
+    wait_until(lambda: fetch(app, "select 1 from {}waits where kind = 'children'"))
     if where == "suspended":
         wait_until(lambda: run.info().state == "waiting")
     ledger.path.with_name("release0").touch()
     assert run.result(timeout=30) == [parents.pid, children.pid]
     assert kinds(run).count("waiting") == (1 if where == "suspended" else 0)
     if where == "suspended":
-        child_done, woken = ask(app, "select finished_at from {}runs order by seq desc limit 1")[0][0], run.info()
+        child_done, woken = (
+            fetch(app, "select finished_at from {}runs order by seq desc limit 1")[0][0],
+            run.info(),
+        )
         assert woken.finished_at.timestamp() - child_done / 1e6 < 5
 
 
@@ -95,9 +98,9 @@ def race(app, connect, url, pairs, emitters=4):
     )
     looker = connect(url)  # with a connection of its own: on SQLite those of the worker write
     with app.worker(concurrency=20):
-        heard = lambda: gap.wait(min(pairs / 1e5, 1)) or ask(looker, done)[0][0] == pairs - len(quiet)  # noqa: E731
+        heard = lambda: gap.wait(min(pairs / 1e5, 1)) or fetch(looker, done)[0][0] == pairs - len(quiet)  # noqa: E731
         wait_until(heard, 60 + pairs / 50, "all that was emitted to be heard of")
-        wait_until(lambda: len(ask(looker, waiting)) == len(quiet), 60)
+        wait_until(lambda: len(fetch(looker, waiting)) == len(quiet), 60)
         for _ in threads:
             about_to.put(-1)
         for thread in threads:
@@ -105,13 +108,13 @@ def race(app, connect, url, pairs, emitters=4):
     wrong = [(n, text) for n, text in results(app) if str(n) != text]
     assert wrong == []
     assert sorted(n for n, _ in results(app)) == sorted(set(range(pairs)) - quiet)
-    settled = {"event"} | {outcome for (outcome,) in ask(app, "select outcome from {}waits") if outcome is not None}
+    settled = {"event"} | {outcome for (outcome,) in fetch(app, "select outcome from {}waits") if outcome is not None}
     assert settled == {"event"}
-    assert len(ask(app, "select 1 from {}waits")) == len(quiet), "a phantom, or a wait that nobody ended"
+    assert len(fetch(app, "select 1 from {}waits")) == len(quiet), "a phantom, or a wait that nobody ended"
 
 
 def results(app):
-    rows = ask(app, "select args, result from {}runs where state = 'done'")
+    rows = fetch(app, "select args, result from {}runs where state = 'done'")
     return [(int("".join(filter(str.isdigit, args))), result) for args, result in rows]
 
 
@@ -150,15 +153,15 @@ def test_suspended_runs_cost_a_worker_no_memory_and_each_wakes_within_a_second(a
         for at in range(0, count, 1000):
             app.remote("waiting").enqueue_many([(f"{count}-{at + n}",) for n in range(1000)])
         first = start_durable(database_url, lease=60)
-        wait_until(lambda: not ask(app, "select 1 from {}runs where state <> 'waiting' limit 1"), 600)
+        wait_until(lambda: not fetch(app, "select 1 from {}runs where state <> 'waiting' limit 1"), 600)
         first.kill()
         fresh = start_durable(database_url, lease=60)
         app.remote("bystander").enqueue("x").result(timeout=60)
-        ask(app, "delete from {}runs where state = 'done'")
+        fetch(app, "delete from {}runs where state = 'done'")
         for n in range(100, 110):
             assert app.emit(f"go {count}-{n}", n)
-        wait_until(lambda: len(ask(app, "select 1 from {}runs where state = 'done'")) == 10)
-        ask(app, "delete from {}runs where state = 'done'")
+        wait_until(lambda: len(fetch(app, "select 1 from {}runs where state = 'done'")) == 10)
+        fetch(app, "delete from {}runs where state = 'done'")
         sizes[count] = memory(fresh.pid)
         if count == 1_000:
             fresh.kill()
@@ -174,7 +177,7 @@ def test_suspended_runs_cost_a_worker_no_memory_and_each_wakes_within_a_second(a
 
     def woken():
         """How many of them are done, and the longest time from an event to the end of its run, in microseconds."""
-        return ask(
+        return fetch(
             app,
             "select count(*), max(r.finished_at - e.emitted_at) from {}runs r join {}events e"
             " on e.name = 'go ' || replace(replace(r.args, '{\"*\":[\"', ''), '\"]}', '') where r.state = 'done'",

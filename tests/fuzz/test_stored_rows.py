@@ -15,8 +15,8 @@ from holdfast import Context, Done, Graph, Holdfast, State
 from holdfast.control import Control
 from holdfast.database.statements import Statement
 from holdfast.errors import HoldfastError
-from tests.support.counting import ask
-from tests.support.waiting import wait_until
+from tests.support.history_queries import fetch
+from tests.support.wait_until import wait_until
 
 JUNK = ["", "{", "null", "[[[[", '{"__class__": "os.system"}', "'; drop table runs; --", "\U0001f4a5", "9" * 20]
 PLACES = [
@@ -62,7 +62,7 @@ class Scene:
         machine = app.machine("machine", Only)
         self.broken, self.sound = [self._start(job, function, machine, mark) for mark in "ab"]
         with app.worker(queues=["default"], lease=30):
-            wait_until(lambda: ask(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 8)
+            wait_until(lambda: fetch(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 8)
 
     def _start(self, job: Any, function: Any, machine: Any, mark: str) -> dict[str, Any]:
         graph = Graph("graph", key=mark)
@@ -89,7 +89,7 @@ class Scene:
             line.run(lambda connection: connection.execute(Statement("test", sql, ()), {}))
         except HoldfastError:
             return 0  # the schema itself rejects it
-        return ask(self.app, f"select count(*) from {{}}{table} where {column} = '{text}'")[0][0]
+        return fetch(self.app, f"select count(*) from {{}}{table} where {column} = '{text}'")[0][0]
 
     def go_on(self) -> None:
         """Give all that is waited for, to whomever can still take it."""

@@ -10,7 +10,7 @@ from holdfast import Context, Graph
 from holdfast.errors import GraphError, RunCancelled, RunFinished
 from tests.support.durable import drain, kinds, state
 from tests.support.graphs import ONCE, codes, node, states, submitted
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def etl(tasks):

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Context, Fatal, Retry, SyncContext, WaitTimeout
 from holdfast.errors import ConfigError, RunFailed
 from holdfast.testing import Kit, VirtualClock
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry, SyncContext, idempotency_key
 from holdfast.testing import Kit, crash_at_every_step
 from holdfast.testing.crash_injection import CrashInjector, CrashPoint, active_injectors
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 SHOP = """\
 from holdfast import Context, Holdfast, SyncContext

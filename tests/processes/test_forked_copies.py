@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Retry, RunFailed
 from tests.processes import tasks
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 WAYS = ["python", "libc"]
 

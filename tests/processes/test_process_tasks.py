@@ -22,7 +22,7 @@ from holdfast.engine.processes.framing import write_frame
 from holdfast.errors import ConfigError, TaskError
 from holdfast.store import Claim
 from tests.processes import tasks
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 MEMORY = 300 * 1024 * 1024
 

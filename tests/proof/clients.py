@@ -11,10 +11,10 @@ from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
 from holdfast.errors import RunFinished
-from tests.proof.actors import Errand
-from tests.proof.clockwork import SECOND
-from tests.proof.faulty import Host
-from tests.proof.stage import Stage
+from tests.proof.environment import Environment
+from tests.proof.faulty_database import ProcessHooks
+from tests.proof.simulated_threads import CallThread
+from tests.proof.virtual_time import SECOND_US
 from tests.proof.workload import EVENTS, leaves, tree
 
 if TYPE_CHECKING:
@@ -28,83 +28,83 @@ class Clients:
 
     name = "client"
 
-    def __init__(self, sim: Simulation, stage: Stage) -> None:
+    def __init__(self, sim: Simulation, environment: Environment) -> None:
         self.sim = sim
-        self.stage = stage
-        self.app = stage.app
-        self.chance = sim.random
+        self.environment = environment
+        self.app = environment.app
+        self.rng = sim.random
         self.runs: list[Run[Any]] = []
-        self.meddled: set[str] = set()
+        self.interfered: set[str] = set()
         self.first: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.unsent: defaultdict[str, set[int]] = defaultdict(set)
         self.wanted: dict[str, int] = {}
         self._lost: set[greenlet] = set()
-        self._errands = 0
+        self._open_calls = 0
 
     # What they do
 
     def prepare(self) -> None:
         """What will be done, and when."""
-        self.stage.client.host = self
-        chance = self.chance
-        for at in range(chance.randint(2, 5)):
-            self._later(chance.choice((0.0, 0.1, 1.0)), f"enqueue{at}", lambda at=at: self._enqueue(at))
-        if chance.random() < 0.2:
-            self._later(chance.uniform(0, 3), "enqueue culprit", self._enqueue_culprit)
+        self.environment.client.hooks = self
+        rng = self.rng
+        for at in range(rng.randint(2, 5)):
+            self._later(rng.choice((0.0, 0.1, 1.0)), f"enqueue{at}", lambda at=at: self._enqueue(at))
+        if rng.random() < 0.2:
+            self._later(rng.uniform(0, 3), "enqueue culprit", self._enqueue_culprit)
         for event in EVENTS:
-            for copy in range(chance.choice((0, 1, 2))):
-                self._later(chance.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
+            for copy in range(rng.choice((0, 1, 2))):
+                self._later(rng.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
         for act in (self._send, self._send, self._cancel, self._retry, self._pause):
-            if chance.random() < 0.4:
-                self._later(chance.uniform(0.2, 4), act.__name__, act)
+            if rng.random() < 0.4:
+                self._later(rng.uniform(0.2, 4), act.__name__, act)
 
     def _later(self, seconds: float, what: str, call: Any) -> None:
-        self._errands += 1
+        self._open_calls += 1
 
-        def errand() -> None:
+        def counted_call() -> None:
             call()
-            self._errands -= 1
+            self._open_calls -= 1
 
-        due = self.sim.clock.micros + int(seconds * SECOND)
-        self.sim.actors.append(Errand(f"client.{what}", errand, due))
+        due = self.sim.clock.micros + int(seconds * SECOND_US)
+        self.sim.threads.append(CallThread(f"client.{what}", counted_call, due))
 
     def _enqueue(self, at: int) -> None:
-        chance, troupe = self.chance, self.stage.troupe
-        kind = chance.random()
+        rng, tasks = self.rng, self.environment.tasks
+        kind = rng.random()
         if kind < 0.45:
-            program = tree(chance, 2, [at * 100])
-            end = chance.choice(("", "", "", "restart", "fatal", "retry"))
-            task = troupe.plain if chance.random() < 0.3 else troupe.program
-            run = task.options(priority=chance.choice((0, 0, 5))).enqueue(program, 0, end)
+            program = tree(rng, 2, [at * 100])
+            end = rng.choice(("", "", "", "restart", "fatal", "retry"))
+            task = tasks.plain if rng.random() < 0.3 else tasks.program
+            run = task.options(priority=rng.choice((0, 0, 5))).enqueue(program, 0, end)
             twice = 2 if end == "restart" else 1
             self.wanted[str(run.id)] = twice * sum(leaf[0] == "message" for leaf in leaves(program))
         elif kind < 0.85:
-            task = chance.choice(troupe.jobs)
-            options: dict[str, Any] = {"delay": chance.choice((0, 0, 0.5))}
-            if chance.random() < 0.3:
+            task = rng.choice(tasks.jobs)
+            options: dict[str, Any] = {"delay": rng.choice((0, 0, 0.5))}
+            if rng.random() < 0.3:
                 options["unique"] = "one"
-            elif chance.random() < 0.3:
-                options["key"] = f"key{chance.randint(0, 1)}"
+            elif rng.random() < 0.3:
+                options["key"] = f"key{rng.randint(0, 1)}"
             try:
                 name = options.get("key", f"job{at}")
-                run = task.options(**options).enqueue(name, chance.choice((0, 0, 1, 2)), chance.choice((0, 1, 8)))
+                run = task.options(**options).enqueue(name, rng.choice((0, 0, 1, 2)), rng.choice((0, 1, 8)))
             except KeyConflict:
                 return
         else:
-            run = self.app.submit(troupe.graph(chance, f"g{at}"))
+            run = self.app.submit(tasks.graph(rng, f"g{at}"))
         if str(run.id) not in {str(known.id) for known in self.runs}:
             self.runs.append(run)
 
     def _enqueue_culprit(self) -> None:
         self.sim.count("culprit")
-        self.runs.append(self.stage.troupe.culprit.enqueue("culprit", self.chance.choice((0, 1, 8))))
+        self.runs.append(self.environment.tasks.culprit.enqueue("culprit", self.rng.choice((0, 1, 8))))
 
     def wanted_event(self, event: str) -> None:
         """Someone begins to wait for this event. It comes soon, so that both are at it at once."""
         if event not in self.first:
             self.first[event] = 0
-            seconds = self.chance.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
+            seconds = self.rng.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
             self._later(seconds, f"emit {event}", lambda: self._emit(event, 0))
 
     def _emit(self, event: str, copy: int) -> None:
@@ -114,10 +114,10 @@ class Clients:
 
     def _send(self) -> None:
         if self.runs:
-            self._send_to(self.chance.choice(self.runs))
+            self._send_to(self.rng.choice(self.runs))
 
     def _send_to(self, run: Run[Any]) -> None:
-        row = self.sim.mirror.run(str(run.id))
+        row = self.sim.replica.run(str(run.id))
         if row is None or row["kind"] is not None:
             return
         number = self.sent[str(run.id)]
@@ -129,34 +129,34 @@ class Clients:
 
     def _cancel(self) -> None:
         if self.runs:
-            run = self.chance.choice(self.runs)
-            self.meddled.add(str(run.id))
+            run = self.rng.choice(self.runs)
+            self.interfered.add(str(run.id))
             run.cancel()
 
     def _retry(self) -> None:
         for run in self.runs:
-            row = self.sim.mirror.run(str(run.id))
+            row = self.sim.replica.run(str(run.id))
             if row is not None and row["state"] in ("failed", "cancelled") and not row["error"].count('"undo"'):
-                self.meddled.add(str(run.id))
+                self.interfered.add(str(run.id))
                 with suppress(RunFinished, KeyConflict):
                     run.retry()
                 return
 
     def _pause(self) -> None:
-        self.stage.client.store.queues.pause("default")
-        self.sim.pause(self.chance.uniform(0.1, 2))
-        self.stage.client.store.queues.resume("default")
+        self.environment.client.store.queues.pause("default")
+        self.sim.pause(self.rng.uniform(0.1, 2))
+        self.environment.client.store.queues.resume("default")
 
     # The end
 
-    def calm_down(self) -> None:
+    def resolve_waits(self) -> None:
         """Whatever is waited for comes now."""
         for event in EVENTS:
             self._later(0.0, f"emit {event}", lambda e=event: self._emit(e, 9))
         self._later(0.0, "send the rest", self._send_the_rest)
 
     def _send_the_rest(self) -> None:
-        while self._errands > 1:
+        while self._open_calls > 1:
             self.sim.pause(0.2)
         for run in list(self.runs):
             id = str(run.id)
@@ -165,9 +165,9 @@ class Clients:
                 self._send_to(run)
 
     def finished(self) -> bool:
-        if self._errands:
+        if self._open_calls:
             return False
-        for row in self.sim.mirror.runs():
+        for row in self.sim.replica.runs():
             if (row["finished_at"] is None or row["session"] is not None) and not self._of_schedule(row):
                 return False
         return True
@@ -177,20 +177,20 @@ class Clients:
         return row["args"] == '{"name":"slot"}'
 
     def unfinished(self) -> str:
-        rows = [row for row in self.sim.mirror.runs() if row["finished_at"] is None or row["session"] is not None]
+        rows = [row for row in self.sim.replica.runs() if row["finished_at"] is None or row["session"] is not None]
         names = ("id", "state", "held", "session", "fence", "attempt", "kind", "node", "pending", "ending", "parked_on")
-        told = [{name: row[name] for name in names if row[name] is not None} for row in rows]
-        return f"{self._errands} errands, {told}"
+        shown = [{name: row[name] for name in names if row[name] is not None} for row in rows]
+        return f"{self._open_calls} errands, {shown}"
 
     def check_ends(self) -> None:
         """How everything ended."""
         for run in self.runs:
-            row = self.sim.mirror.run(str(run.id))
+            row = self.sim.replica.run(str(run.id))
             if row is None:
                 self.sim.fail(f"run {run.id} is gone")
-            elif str(run.id) not in self.meddled and row["kind"] is None:
+            elif str(run.id) not in self.interfered and row["kind"] is None:
                 self._check_end(row)
-        for id, row in self.sim.mirror.rows["limits"].items():
+        for id, row in self.sim.replica.rows["limits"].items():
             if row["used"]:
                 self.sim.fail(f"limit {id} has {row['used']} permits in use when all is over")
         self._check_messages()
@@ -213,7 +213,7 @@ class Clients:
             self.sim.fail(f"run {row['id']} is done with {row['result']}")
 
     def _check_undone(self, row: dict[str, Any]) -> None:
-        rows = self.sim.mirror.of_run("checkpoints", row["id"])
+        rows = self.sim.replica.of_run("checkpoints", row["id"])
         undone = {int(each["value"]) for each in rows if each["kind"] == "undone"}
         for each in rows:
             if each["undo"] and each["kind"] == "step" and each["n"] not in undone:
@@ -222,7 +222,7 @@ class Clients:
     def _check_messages(self) -> None:
         """Each was sent once."""
         for run, sent in self.sent.items():
-            got = sorted(int(row["payload"]) for row in self.sim.mirror.of_run("messages", run))
+            got = sorted(int(row["payload"]) for row in self.sim.replica.of_run("messages", run))
             if got != [number for number in range(sent) if number not in self.unsent[run]]:
                 self.sim.fail(f"run {run} was sent {sent} messages but for {self.unsent[run]}, and has {got}")
 
@@ -237,20 +237,20 @@ class Clients:
 
     # What their connections ask
 
-    def arrive(self, what: str) -> None:
-        self.sim.arrive(self.stage.client, None, what)
+    def before_transaction(self, what: str) -> None:
+        self.sim.before_transaction(self.environment.client, None, what)
 
-    def leave(self, what: str) -> None:
-        self.sim.leave(self.stage.client, None, what)
+    def before_reply(self, what: str) -> None:
+        self.sim.before_reply(self.environment.client, None, what)
 
-    def committed(self, host: Host) -> None:
+    def committed(self, hooks: ProcessHooks) -> None:
         self.sim.committed("client")
 
     def rolled_back(self) -> None:
-        self.sim.mirror.rolled_back()
+        self.sim.replica.rolled_back()
 
     def pause(self, seconds: float | None) -> None:
         self.sim.pause(seconds)
 
-    def go_on(self, stopped: greenlet) -> None:
-        self.sim.go_on(stopped)
+    def resume(self, stopped: greenlet) -> None:
+        self.sim.resume(stopped)

@@ -18,7 +18,7 @@ from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.waits import event_target
 from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, Held, Model
-from tests.support.world import CANCELLED, CRASHED, DAY, OVERDUE, World
+from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreHarness
 
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
 TABLES = (
@@ -31,18 +31,18 @@ PICK = st.integers(0, 5)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Operations by chance. `worlds` are the stores that have to agree with the model, and so with each other."""
+    """Operations by chance. `harnesses` are the stores that have to agree with the model, and so with each other."""
 
-    worlds: tuple[World, ...] = ()
+    harnesses: tuple[StoreHarness, ...] = ()
 
     @initialize()
     def begin(self) -> None:
-        for world in self.worlds:
+        for harness in self.harnesses:
             for table in TABLES:
-                world.sql(f"delete from {{schema}}{table}")
-            world.clock.now = self.worlds[0].clock.now
-            world.store.limits.declare([("few", CAP, None)])
-        self.model = Model(self.worlds[0].clock.now)
+                harness.sql(f"delete from {{schema}}{table}")
+            harness.clock.now = self.harnesses[0].clock.now
+            harness.store.limits.declare([("few", CAP, None)])
+        self.model = Model(self.harnesses[0].clock.now)
         self.claims: list[Held] = []
         self.ended: set[Held] = set()
         self.sessions: dict[str, str] = {}
@@ -59,9 +59,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def each(self, wanted: Any, call: Any) -> None:
         """Every store says what the model says."""
-        for world in self.worlds:
-            said = call(world)
-            assert said == wanted, f"{world.store.database.dialect.name} said {said!r}, the model {wanted!r}"
+        for harness in self.harnesses:
+            said = call(harness)
+            assert said == wanted, f"{harness.store.database.dialect.name} said {said!r}, the model {wanted!r}"
 
     def run(self, pick: int) -> str:
         """Some run; those that were claimed last are more interesting than others."""
@@ -76,8 +76,8 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self, name: str) -> None:
         session = self.sessions[name] = f"{name}{self.number()}"
         self.model.open(session)
-        for world in self.worlds:
-            world.store.sessions.open(session, name, LEASE, "{}")
+        for harness in self.harnesses:
+            harness.store.sessions.open(session, name, LEASE, "{}")
 
     @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
     def heartbeats(self, name: str, after: int | None) -> None:
@@ -91,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A lease that ran out can't be renewed: then there is a new session."""
         session = self.sessions[name]
         alive = self.model.renew(session)
-        self.each(alive, lambda world: world.store.sessions.renew(session, LEASE))
+        self.each(alive, lambda harness: harness.store.sessions.renew(session, LEASE))
         if not alive:
             self.open(name)
 
@@ -102,8 +102,8 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def time_passes(self, micros: int, tick: bool, recover: bool) -> None:
         self.model.now += micros
-        for world in self.worlds:
-            world.clock.now += micros
+        for harness in self.harnesses:
+            harness.clock.now += micros
         if tick:
             self.timekeeper()
         if recover:
@@ -111,13 +111,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     def recover(self) -> None:
         self.model.recover()
-        for world in self.worlds:
-            world.store.sessions.recover(world.store.sessions.find_dead(), CRASHED)
+        for harness in self.harnesses:
+            harness.store.sessions.recover(harness.store.sessions.find_dead(), CRASHED)
 
     def timekeeper(self) -> None:
         self.model.tick()
-        for world in self.worlds:
-            timers = world.store.timers
+        for harness in self.harnesses:
+            timers = harness.store.timers
             timers.fail_overdue(OVERDUE)
             timers.promote_due()
             timers.resolve_due_waits()
@@ -147,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
                 deadline_in=deadline, unique=unique, limits=LIMITS if limited else None,
             )  # fmt: skip
 
-        self.each([wanted], lambda world: world.store.enqueuer.enqueue([new()]))
+        self.each([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
 
     @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
     def submit(self, shape: tuple[int, ...]) -> None:
@@ -156,12 +156,12 @@ class StoreMachine(RuleBasedStateMachine):
         ids = [str(new_id()) for _ in range(len(shape) + 1)]
         needs = [()] + [tuple(ids[at] for at in range(index + 1) if bits >> at & 1) for index, bits in enumerate(shape)]
         self.model.submit(graph, dict(zip(ids, needs, strict=True)))
-        for world in self.worlds:
+        for harness in self.harnesses:
             nodes = [
                 NewNode(NewRun(id, "default", "task", "{}", DAY, max_crashes=MAX_CRASHES), id, needed)
                 for id, needed in zip(ids, needs, strict=True)
             ]
-            world.store.graphs.submit(NewRun(graph, GRAPH_QUEUE, "graph", "{}", DAY), NewGraph(nodes))
+            harness.store.graphs.submit(NewRun(graph, GRAPH_QUEUE, "graph", "{}", DAY), NewGraph(nodes))
 
     # Working
 
@@ -177,9 +177,9 @@ class StoreMachine(RuleBasedStateMachine):
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims
 
-        def claimed(world: World) -> list[tuple[str, int]]:
-            lanes = [world.lane("limited" if limited else "task")]
-            parts = world.store.claims
+        def claimed(harness: StoreHarness) -> list[tuple[str, int]]:
+            lanes = [harness.lane("limited" if limited else "task")]
+            parts = harness.store.claims
             found = (parts.claim_limited if limited else parts.claim)(session, lanes, wanted)
             return [(claim.id, claim.fence) for claim in found]
 
@@ -191,9 +191,9 @@ class StoreMachine(RuleBasedStateMachine):
         claims = self.model.claim_isolated(session, most)
         self.claims += claims
 
-        def claimed(world: World) -> list[tuple[str, int]]:
-            lanes = [world.lane("limited"), world.lane("task")]
-            return [(claim.id, claim.fence) for claim in world.store.claims.claim_isolated(session, lanes, most)]
+        def claimed(harness: StoreHarness) -> list[tuple[str, int]]:
+            lanes = [harness.lane("limited"), harness.lane("task")]
+            return [(claim.id, claim.fence) for claim in harness.store.claims.claim_isolated(session, lanes, most)]
 
         self.each([(held.id, held.fence) for held in claims], claimed)
 
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.crash(held, together=together, isolate=isolate)
         before = held in self.ended and self.model.alive(held.session)
         end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", runs_in_process=together, isolate=isolate)
-        self.each(counts or before, lambda world: end.claim in world.store.attempts.crash(held.session, [end])[0])
+        self.each(counts or before, lambda harness: end.claim in harness.store.attempts.crash(held.session, [end])[0])
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
@@ -238,9 +238,9 @@ class StoreMachine(RuleBasedStateMachine):
             limits=LIMITS if run.limited else None,
         )  # fmt: skip
 
-        def write(world: World) -> bool:
-            return ended.claim in world.store.attempts.end(
-                held.session, [replace(ended, seq=world.row(held.id)["seq"])]
+        def write(harness: StoreHarness) -> bool:
+            return ended.claim in harness.store.attempts.end(
+                held.session, [replace(ended, seq=harness.row(held.id)["seq"])]
             )
 
         self.each(counts or before, write)
@@ -270,12 +270,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def let_go_of(self, held: Held) -> None:
         counts = self.model.let_go(held)
-        self.each(int(counts), lambda world: world.store.attempts.release(held.session, [(held.id, held.fence)]))
+        self.each(int(counts), lambda harness: harness.store.attempts.release(held.session, [(held.id, held.fence)]))
 
     # Durable functions
 
-    def of(self, held: Held, world: World) -> HeldRun:
-        return HeldRun(held.id, world.row(held.id)["seq"], held.fence, 0)
+    def of(self, held: Held, harness: StoreHarness) -> HeldRun:
+        return HeldRun(held.id, harness.row(held.id)["seq"], held.fence, 0)
 
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, repeat=st.booleans())
@@ -286,11 +286,11 @@ class StoreMachine(RuleBasedStateMachine):
         n = self.number()
         counts = self.model.record(held, n, f'"{n}"')
 
-        def write(world: World) -> bool:
-            record = NewCheckpoint(*self.of(held, world), n, f"step {n}", "step", f'"{n}"')
+        def write(harness: StoreHarness) -> bool:
+            record = NewCheckpoint(*self.of(held, harness), n, f"step {n}", "step", f'"{n}"')
             if repeat:  # as after a lost answer
-                world.store.journal.record(held.session, [record])
-            return world.store.journal.record(held.session, [record]) != [RUN_LOST]
+                harness.store.journal.record(held.session, [record])
+            return harness.store.journal.record(held.session, [record]) != [RUN_LOST]
 
         self.each(counts, write)
 
@@ -309,9 +309,9 @@ class StoreMachine(RuleBasedStateMachine):
         wanted = self.model.wait(held, kind, key, name, delay, n)
         target = event_target(None, str(name)) if kind == "event" else name
 
-        def asked(world: World) -> str:
-            command = WaitCommand(self.of(held, world), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
-            (reply,) = world.store.journal.write(held.session, [command])
+        def asked(harness: StoreHarness) -> str:
+            command = WaitCommand(self.of(held, harness), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
+            (reply,) = harness.store.journal.write(held.session, [command])
             if isinstance(reply, WaitOutcome):
                 return reply.kind
             return "open" if isinstance(reply, WaitRegistered) else "lost"
@@ -329,7 +329,7 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.suspend(held)
         end = End(held.id, 0, held.fence, "waiting", "waiting", in_tree=True)
         before = held in self.ended
-        self.each(counts or before, lambda world: end.claim in world.store.attempts.end(held.session, [end]))
+        self.each(counts or before, lambda harness: end.claim in harness.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()
 
     # From outside
@@ -341,7 +341,7 @@ class StoreMachine(RuleBasedStateMachine):
         names = [*(str(wait.target) for wait in waits[-3:]), "dawn"]
         event, payload = names[pick % len(names)], str(self.number())
         first = self.model.emit(event, payload)
-        self.each(first, lambda world: world.store.events.emit(None, event, payload))
+        self.each(first, lambda harness: harness.store.events.emit(None, event, payload))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
@@ -349,9 +349,9 @@ class StoreMachine(RuleBasedStateMachine):
         id, payload = self.run(pick), str(self.number())
         sent = self.model.send(id, payload)
 
-        def send(world: World) -> bool:
+        def send(harness: StoreHarness) -> bool:
             try:
-                world.store.actions.send(id, "news", payload)
+                harness.store.actions.send(id, "news", payload)
             except RunFinished:
                 return False
             return True
@@ -370,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)
-        self.each(ended, lambda world: world.store.actions.cancel(id, CANCELLED))
+        self.each(ended, lambda harness: harness.store.actions.cancel(id, CANCELLED))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
@@ -380,9 +380,9 @@ class StoreMachine(RuleBasedStateMachine):
     def retry_one(self, id: str) -> None:
         wanted = self.model.retry(id)
 
-        def retry(world: World) -> str:
+        def retry(harness: StoreHarness) -> str:
             try:
-                return "retried" if world.store.actions.retry(id) else "unfinished"
+                return "retried" if harness.store.actions.retry(id) else "unfinished"
             except KeyConflict:
                 return "taken"
             except (RunFinished, GraphError):
@@ -398,10 +398,10 @@ class StoreMachine(RuleBasedStateMachine):
         if model is None:
             return
         wanted = self.as_the_model_has_it(model)
-        for world in self.worlds:
-            kept = self.as_a_store_has_it(world)
+        for harness in self.harnesses:
+            kept = self.as_a_store_has_it(harness)
             for what, rows in wanted.items():
-                assert kept[what] == rows, f"{world.store.database.dialect.name}: {what}"
+                assert kept[what] == rows, f"{harness.store.database.dialect.name}: {what}"
 
     @staticmethod
     def as_the_model_has_it(model: Model) -> dict[str, Any]:
@@ -429,25 +429,25 @@ class StoreMachine(RuleBasedStateMachine):
         }  # fmt: skip
 
     @staticmethod
-    def as_a_store_has_it(world: World) -> dict[str, Any]:
-        runs = world.sql(
+    def as_a_store_has_it(harness: StoreHarness) -> dict[str, Any]:
+        runs = harness.sql(
             "select id, kind, state, held, session, fence, attempt, failures, crashes,"
             " deaths, isolation, case when finished_at is null then due_at end from {schema}runs"
         )
         steps: dict[str, list[int]] = {}
-        for run, n in world.sql("select run, n from {schema}checkpoints order by run, n"):
+        for run, n in harness.sql("select run, n from {schema}checkpoints order by run, n"):
             steps.setdefault(str(run), []).append(n)
         messages: dict[str, list[Any]] = {}
-        for run, payload, taken in world.sql("select run, payload, taken_by from {schema}messages order by run, n"):
+        for run, payload, taken in harness.sql("select run, payload, taken_by from {schema}messages order by run, n"):
             messages.setdefault(str(run), []).append((payload, taken))
-        waits = world.sql("select run, key, due_at, outcome, value from {schema}waits")
-        used = world.sql("select coalesce(sum(used), 0) from {schema}limits")
+        waits = harness.sql("select run, key, due_at, outcome, value from {schema}waits")
+        used = harness.sql("select coalesce(sum(used), 0) from {schema}limits")
         return {
             "runs": {str(id): tuple(row) for id, kind, *row in runs if kind is None},
             "graphs": {str(id): row[0] for id, kind, *row in runs if kind == "graph"},
             "checkpoints": steps,
             "waits": {(str(run), key): tuple(row) for run, key, *row in waits},
-            "events": dict(world.sql("select name, payload from {schema}events where emitted_at is not null")),
+            "events": dict(harness.sql("select name, payload from {schema}events where emitted_at is not null")),
             "messages": messages,
             "used": int(used[0][0]),
         }

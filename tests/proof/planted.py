@@ -24,7 +24,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.proof.bugs import BY_NAME, Bug
 from tests.proof.machine import StoreMachine
 from tests.proof.simulate import run_seed
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 250
@@ -68,11 +68,11 @@ def catch(bug: Bug) -> Caught:
 
 
 def by_the_model() -> tuple[int | None, str]:
-    world = World("sqlite:///:memory:")
+    harness = StoreHarness("sqlite:///:memory:")
     count = 0
 
     class Counted(StoreMachine):
-        worlds = (world,)
+        harnesses = (harness,)
 
         def __init__(self) -> None:
             nonlocal count
@@ -85,13 +85,13 @@ def by_the_model() -> tuple[int | None, str]:
         return count, _first_line(str(error) or repr(error))
     finally:
         with suppress(Exception):
-            world.close()
+            harness.close()
     return None, ""
 
 
 def by_the_simulation() -> tuple[int | None, str]:
     for seed in range(SEEDS):
-        broken = run_seed(seed).broken
+        broken = run_seed(seed).violation
         if broken:
             return seed, _first_line(broken)
     return None, ""
@@ -99,11 +99,11 @@ def by_the_simulation() -> tuple[int | None, str]:
 
 def by_a_test(test: str) -> tuple[bool, str]:
     """Run a test, in this process; whether it failed, and the first that did."""
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         code = pytest.main([str(ROOT / test), "-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--rootdir", str(ROOT)])
-    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), told.getvalue()
-    failed = [line for line in told.getvalue().splitlines() if line.startswith("FAILED")]
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
+    failed = [line for line in output.getvalue().splitlines() if line.startswith("FAILED")]
     return code == pytest.ExitCode.TESTS_FAILED, _first_line(failed[0]) if failed else ""
 
 

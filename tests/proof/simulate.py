@@ -14,51 +14,51 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from typing import NamedTuple
 
+from tests.proof.environment import Environment
 from tests.proof.simulation import Simulation, Violation
-from tests.proof.stage import Stage
 
-PORTION = 25
+SEEDS_PER_CHUNK = 25
 
 
-class Told(NamedTuple):
+class SeedResult(NamedTuple):
     """What a seed came to."""
 
     seed: int
     digest: str
     steps: int
     faults: dict[str, int]
-    broken: str | None = None
+    violation: str | None = None
 
     def replay(self) -> str:
         return f"python -m tests.proof.simulate --seed {self.seed} --trace"
 
 
 @cache
-def stage() -> Stage:
+def environment() -> Environment:
     """One for a process: it takes as long as a few seeds to make."""
-    return Stage()
+    return Environment()
 
 
-def run_seed(seed: int, tell: bool = False) -> Told:
+def run_seed(seed: int, show_trace: bool = False) -> SeedResult:
     """One seed, in this process."""
-    simulation = Simulation(stage(), seed, tell)
+    simulation = Simulation(environment(), seed, show_trace)
     try:
         simulation.run()
     except Violation as violation:
-        return Told(seed, simulation.digest(), simulation.steps, simulation.counts, violation.what)
-    return Told(seed, simulation.digest(), simulation.steps, simulation.counts)
+        return SeedResult(seed, simulation.digest(), simulation.steps, simulation.counts, violation.what)
+    return SeedResult(seed, simulation.digest(), simulation.steps, simulation.counts)
 
 
-def run_seeds(seeds: Iterable[int]) -> list[Told]:
+def run_seeds(seeds: Iterable[int]) -> list[SeedResult]:
     return [run_seed(seed) for seed in seeds]
 
 
-def run_many(seeds: range, processes: int) -> Iterator[Told]:
+def run_many(seeds: range, processes: int) -> Iterator[SeedResult]:
     """Many seeds, spread over processes; in order."""
-    portions = [seeds[at : at + PORTION] for at in range(0, len(seeds), PORTION)]
+    chunks = [seeds[at : at + SEEDS_PER_CHUNK] for at in range(0, len(seeds), SEEDS_PER_CHUNK)]
     with ProcessPoolExecutor(processes) as pool:
-        for told in pool.map(run_seeds, portions):
-            yield from told
+        for result in pool.map(run_seeds, chunks):
+            yield from result
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,38 +69,38 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="beginning with this one (default: 0)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at once (default: 2)")
     given = parser.parse_args(argv)
-    say = partial(print, flush=True)
+    show = partial(print, flush=True)
     if given.seed is not None:
-        told = run_seed(given.seed, given.trace)
-        say(f"seed {told.seed}: {told.steps} steps, trace {told.digest}, faults {told.faults}")
-        if told.broken:
-            say(f"broken: {told.broken}")
-        return 1 if told.broken else 0
+        result = run_seed(given.seed, given.trace)
+        show(f"seed {result.seed}: {result.steps} steps, trace {result.digest}, faults {result.faults}")
+        if result.violation:
+            show(f"broken: {result.violation}")
+        return 1 if result.violation else 0
     try:
-        return tell_of_many(run_many(range(given.first, given.first + given.seeds), given.processes), say)
+        return report_seeds(run_many(range(given.first, given.first + given.seeds), given.processes), show)
     except KeyboardInterrupt:
-        say("interrupted")
+        show("interrupted")
         return 130
 
 
-def tell_of_many(seeds: Iterable[Told], say: partial[None]) -> int:
+def report_seeds(seeds: Iterable[SeedResult], show: partial[None]) -> int:
     started = time.monotonic()
     faults: Counter[str] = Counter()
-    count = steps = broken = 0
-    for told in seeds:
+    count = steps = violations = 0
+    for result in seeds:
         count += 1
-        steps += told.steps
-        faults.update(told.faults)
-        if told.broken:
-            broken += 1
-            say(f"seed {told.seed} is broken: {told.broken}\n  again: {told.replay()}")
+        steps += result.steps
+        faults.update(result.faults)
+        if result.violation:
+            violations += 1
+            show(f"seed {result.seed} is broken: {result.violation}\n  again: {result.replay()}")
         if count % 1000 == 0:
-            say(f"{count} seeds, {broken} broken, {time.monotonic() - started:.0f} s")
+            show(f"{count} seeds, {violations} violations, {time.monotonic() - started:.0f} s")
     seconds = time.monotonic() - started
     pace = count / max(seconds, 0.001) * 60
-    say(f"{count} seeds, {steps} steps, {sum(faults.values())} faults {dict(sorted(faults.items()))}")
-    say(f"{broken} broken; {seconds:.0f} s, {pace:.0f} seeds a minute")
-    return 1 if broken else 0
+    show(f"{count} seeds, {steps} steps, {sum(faults.values())} faults {dict(sorted(faults.items()))}")
+    show(f"{violations} violations; {seconds:.0f} s, {pace:.0f} seeds a minute")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

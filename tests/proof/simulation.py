@@ -16,17 +16,25 @@ from typing import Any
 from greenlet import getcurrent
 
 from holdfast.database.faults import Conflict, ConnectionLost
-from tests.proof.actors import NEVER, Actor, Died, Errand, EventLoopActor, LoopActor, give_way
 from tests.proof.clients import Clients
-from tests.proof.clockwork import SECOND, Clock, virtual
-from tests.proof.crews import LEASE, SimulatedWorker
-from tests.proof.rules import Judge, is_claim
-from tests.proof.stage import Process, Stage
-from tests.proof.workload import Play
+from tests.proof.environment import Environment, Process
+from tests.proof.invariants import InvariantChecker, is_claim
+from tests.proof.simulated_threads import (
+    NEVER_US,
+    CallThread,
+    EventLoopThread,
+    LoopThread,
+    ProcessDied,
+    SimulatedThread,
+    yield_until,
+)
+from tests.proof.simulated_worker import LEASE_S, SimulatedWorker
+from tests.proof.virtual_time import SECOND_US, Clock, virtual
+from tests.proof.workload import TaskObserver
 
-CALM_STEPS = 30_000
-CALM_SECONDS = 240
-PASSING = (0, 0, 0, 0, 40, 300, 1500)
+MAX_CALM_STEPS = 30_000
+MAX_CALM_S = 240
+STEP_DURATIONS_US = (0, 0, 0, 0, 40, 300, 1500)
 """Microseconds that pass with a step."""
 
 
@@ -47,14 +55,14 @@ class Faults:
     crash: float
     lose: float
     stall: float
-    give_way: float
+    preempt: float
     jump: float
     steps: int
 
     @classmethod
-    def of(cls, chance: random.Random) -> Faults:
-        crash, lose, stall, jump = (chance.choice((0, x, 4 * x)) for x in (0.004, 0.01, 0.004, 0.001))
-        return cls(crash, lose, stall, chance.choice((0.0, 0.2, 0.5)), jump, chance.choice((150, 300, 600)))
+    def of(cls, rng: random.Random) -> Faults:
+        crash, lose, stall, jump = (rng.choice((0, x, 4 * x)) for x in (0.004, 0.01, 0.004, 0.001))
+        return cls(crash, lose, stall, rng.choice((0.0, 0.2, 0.5)), jump, rng.choice((150, 300, 600)))
 
 
 class Outcome:
@@ -70,29 +78,29 @@ class Outcome:
 class Simulation:
     """The steps of one seed."""
 
-    def __init__(self, stage: Stage, seed: int, tell: bool = False) -> None:
-        self.stage = stage
+    def __init__(self, environment: Environment, seed: int, show_trace: bool = False) -> None:
+        self.environment = environment
         self.seed = seed
         self.random = random.Random(f"simulation {seed}")
         self.clock = Clock()
         self.faults = Faults.of(self.random)
-        self.actors: list[Actor] = []
+        self.threads: list[SimulatedThread] = []
         self.workers: list[SimulatedWorker] = []
-        self.buried: list[Actor] = []
+        self.discarded: list[SimulatedThread] = []
         self.calm = False
         self.over = False
         self.steps = 0
         self.counts: dict[str, int] = {}
         self.trace: list[str] = []
-        self._tell = tell
+        self._show_trace = show_trace
         self._hash = hashlib.sha256()
         self._failed: Violation | None = None
         self._names = 0
-        self.mirror = stage.reset(self.clock)
-        self.judge = Judge(self.mirror, self.clock.database)
-        self.clients = Clients(self, stage)
-        self.play = stage.troupe.play = Play(
-            self.mirror, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
+        self.replica = environment.reset(self.clock)
+        self.invariants = InvariantChecker(self.replica, self.clock.database)
+        self.clients = Clients(self, environment)
+        self.observer = environment.tasks.observer = TaskObserver(
+            self.replica, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
         )
 
     # Telling
@@ -101,7 +109,7 @@ class Simulation:
         line = f"{self.clock.micros} {what}"
         self._hash.update(line.encode())
         self.trace.append(line)
-        if self._tell:
+        if self._show_trace:
             print(line)  # noqa: T201 - what was asked for
 
     def digest(self) -> str:
@@ -121,18 +129,18 @@ class Simulation:
     # Waiting
 
     def pause(self, seconds: float | None) -> None:
-        give_way(NEVER if seconds is None else self.clock.micros + int(seconds * SECOND))
+        yield_until(NEVER_US if seconds is None else self.clock.micros + int(seconds * SECOND_US))
 
-    def go_on(self, stopped: Any) -> None:
+    def resume(self, stopped: Any) -> None:
         if not self.over:
-            stopped.actor.go_on_at(self.clock.micros)
+            stopped.thread.schedule_at(self.clock.micros)
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep` of whoever runs in a greenlet."""
         if getcurrent().parent is None:
             return
         if self.over:  # waiting for others would never end
-            raise Died
+            raise ProcessDied
         self.pause(seconds)
 
     # The run
@@ -140,7 +148,7 @@ class Simulation:
     def run(self) -> Outcome:
         with virtual(self.clock, self.seed, self.sleep, self._loop_failed):
             try:
-                self._play()
+                self._run_steps()
             finally:
                 self._clean_up()
         if self._failed is not None:
@@ -150,94 +158,94 @@ class Simulation:
     def _loop_failed(self, name: str) -> None:
         self.fail(f"the loop {name} failed", sys.exc_info()[1])
 
-    def _play(self) -> None:
+    def _run_steps(self) -> None:
         self.clients.prepare()
         for _ in range(self.random.randint(1, 3)):
             self.start_worker()
         while self.steps < self.faults.steps and self._failed is None:
-            self._something_happens()
+            self._maybe_inject_fault()
             self._step()
-        self._calm_down()
-        end = self.clock.micros + CALM_SECONDS * SECOND
+        self._stop_faults()
+        end = self.clock.micros + MAX_CALM_S * SECOND_US
         while self._failed is None and not self.clients.finished():
             self._step()
-            if self.clock.micros > end or self.steps > CALM_STEPS:
+            if self.clock.micros > end or self.steps > MAX_CALM_STEPS:
                 self.fail("it doesn't come to an end: " + self.clients.unfinished())
         if self._failed is None:
             self.clients.check_ends()
 
-    def _calm_down(self) -> None:
+    def _stop_faults(self) -> None:
         self.note("calm")
         self.calm = True
-        for actor in self.actors:
-            if actor.stalled_until < NEVER - 1:
-                actor.stalled_until = 0  # what is late already comes when it comes
+        for thread in self.threads:
+            if thread.stalled_until < NEVER_US - 1:
+                thread.stalled_until = 0  # what is late already comes when it comes
         if not any(worker.alive and not worker.stopping and not worker.blocked for worker in self.workers):
             self.start_worker()
-        self.clients.calm_down()
+        self.clients.resolve_waits()
 
     def _step(self) -> None:
         self.steps += 1
         now = self.clock.micros
-        can = [actor for actor in self.actors if actor.due <= now]
+        can = [thread for thread in self.threads if thread.due <= now]
         if not can:
-            following = min((actor.due for actor in self.actors), default=NEVER)
-            if following == NEVER:
+            following = min((thread.due for thread in self.threads), default=NEVER_US)
+            if following == NEVER_US:
                 self.start_worker()
             else:
                 self.clock.micros = max(following, now)
             return
-        actor = can[self.random.randrange(len(can))]
-        if not isinstance(actor, EventLoopActor):
-            self.note(actor.name)
-        actor.step(self)
-        if actor.over and actor in self.actors:
-            self.actors.remove(actor)
+        thread = can[self.random.randrange(len(can))]
+        if not isinstance(thread, EventLoopThread):
+            self.note(thread.name)
+        thread.step(self)
+        if thread.over and thread in self.threads:
+            self.threads.remove(thread)
         for worker in self.workers:
             if worker.alive:
                 worker.watch_blocked_loop()
-        self.clock.micros += self.random.choice(PASSING)
+        self.clock.micros += self.random.choice(STEP_DURATIONS_US)
 
-    def _something_happens(self) -> None:
-        chance, faults = self.random, self.faults
-        if chance.random() > 0.1:
+    def _maybe_inject_fault(self) -> None:
+        rng, faults = self.random, self.faults
+        if rng.random() > 0.1:
             return
-        x = chance.random()
+        x = rng.random()
         alive = [worker for worker in self.workers if worker.alive]
         if alive and x < faults.crash * 5:
-            self.kill(chance.choice(alive), "between two steps")
+            self.kill(rng.choice(alive), "between two steps")
         elif alive and x < faults.crash * 5 + 0.01:
-            self._stop(chance.choice(alive))
+            self._stop(rng.choice(alive))
         elif x < faults.crash * 5 + 0.01 + faults.stall * 10:
             self._stall(alive)
         elif x < faults.crash * 5 + 0.01 + (faults.stall + faults.jump) * 10:
-            self._jump()
-        elif len(alive) < 3 and chance.random() < 0.3:
+            self._jump_clock()
+        elif len(alive) < 3 and rng.random() < 0.3:
             self.start_worker()
-        elif chance.random() < 0.3:
-            self._wake_someone()
+        elif rng.random() < 0.3:
+            self._wake_loop()
 
     # What goes wrong
 
     def start_worker(self) -> None:
-        free = [number for number, process in enumerate(self.stage.workers) if process.host is None]
+        free = [number for number, process in enumerate(self.environment.workers) if process.hooks is None]
         if not free:
             return
-        worker = SimulatedWorker(self, self.stage, free[0], f"worker{len(self.workers)}")
+        worker = SimulatedWorker(self, self.environment, free[0], f"worker{len(self.workers)}")
         self.note(f"start {worker.name}")
         self.count("start")
         self.workers.append(worker)
-        self.actors.append(Errand(f"{worker.name}.start", worker.start, self.clock.micros))
+        self.threads.append(CallThread(f"{worker.name}.start", worker.start, self.clock.micros))
 
     def kill(self, worker: SimulatedWorker, where: str) -> None:
         self.note(f"kill {worker.name} {where}")
         self.count("kill")
         worker.alive = False
-        mine = [actor for actor in self.actors if actor.name.startswith(worker.name + ".")]
-        self.actors = [actor for actor in self.actors if actor not in mine]
-        self.buried += mine
+        mine = [thread for thread in self.threads if thread.name.startswith(worker.name + ".")]
+        self.threads = [thread for thread in self.threads if thread not in mine]
+        self.discarded += mine
         worker.loop.die()
-        worker.leave_the_stage()
+        worker.detach()
 
     def _kill_loop(self, loop: Any) -> None:
         """Author code kills its process, whose supervisor starts another one."""
@@ -252,22 +260,22 @@ class Simulation:
             self.note(f"stop {worker.name}")
             self.count("stop")
             worker.stopping = True
-            self.actors.append(Errand(f"{worker.name}.stop", worker.stop, self.clock.micros))
+            self.threads.append(CallThread(f"{worker.name}.stop", worker.stop, self.clock.micros))
 
     def _stall(self, alive: list[SimulatedWorker]) -> None:
         """A process, or one thread of it, doesn't get to run for a while."""
-        until = self.clock.micros + int(self.random.uniform(0.1, 3 * LEASE) * SECOND)
+        until = self.clock.micros + int(self.random.uniform(0.1, 3 * LEASE_S) * SECOND_US)
         if self.random.random() < 0.4:
             self._block(alive, until)
             return
         if alive and self.random.random() < 0.5:
             prefix = self.random.choice(alive).name + "."
-            stalled = [actor for actor in self.actors if actor.name.startswith(prefix)]
+            stalled = [thread for thread in self.threads if thread.name.startswith(prefix)]
         else:
-            stalled = [self.random.choice(self.actors)] if self.actors else []
-        for actor in stalled:
-            actor.stall(until)
-        self.note(f"stall {[actor.name for actor in stalled]}")
+            stalled = [self.random.choice(self.threads)] if self.threads else []
+        for thread in stalled:
+            thread.stall(until)
+        self.note(f"stall {[thread.name for thread in stalled]}")
         self.count("stall")
 
     def _block(self, alive: list[SimulatedWorker], until: int) -> None:
@@ -276,76 +284,76 @@ class Simulation:
         if workers:
             worker = self.random.choice(workers)
             assert worker.author is not None
-            for_ever = self.random.random() < 0.5
+            forever = self.random.random() < 0.5
             on_loop = [None, *worker.tasks_on_loop()]
             blocker = self.random.choice(on_loop)
-            worker.author.block(self.clock.micros, NEVER - 1 if for_ever else until, blocker)
-            self.note(f"block {worker.name} {'for ever' if for_ever else ''} by {on_loop.index(blocker)}")
-            self.count("block for ever" if for_ever else "block")
+            worker.author.block(self.clock.micros, NEVER_US - 1 if forever else until, blocker)
+            self.note(f"block {worker.name} {'forever' if forever else ''} by {on_loop.index(blocker)}")
+            self.count("block forever" if forever else "block")
 
-    def _jump(self) -> None:
-        seconds = self.random.choice((-LEASE, -0.5, 0.5, LEASE, 4 * LEASE))
-        self.clock.jumped += int(seconds * SECOND)
+    def _jump_clock(self) -> None:
+        seconds = self.random.choice((-LEASE_S, -0.5, 0.5, LEASE_S, 4 * LEASE_S))
+        self.clock.jumped += int(seconds * SECOND_US)
         self.note(f"jump {seconds}")
         self.count("jump")
 
-    def _wake_someone(self) -> None:
-        loops = [actor for actor in self.actors if isinstance(actor, LoopActor)]
+    def _wake_loop(self) -> None:
+        loops = [thread for thread in self.threads if isinstance(thread, LoopThread)]
         if loops:
-            actor = self.random.choice(loops)
-            actor.loop.wake()
+            thread = self.random.choice(loops)
+            thread.loop.wake()
             self.count("wake")
 
     # What connections ask
 
-    def arrive(self, process: Process, worker: SimulatedWorker | None, what: str) -> None:
+    def before_transaction(self, process: Process, worker: SimulatedWorker | None, what: str) -> None:
         self.note(f"{process.name} {what}")
         if worker is not None and not worker.alive:
-            raise Died
-        self._trouble(process, worker, f"before {what}", Conflict)
+            raise ProcessDied
+        self._maybe_fail_call(process, worker, f"before {what}", Conflict)
 
-    def leave(self, process: Process, worker: SimulatedWorker | None, what: str) -> None:
-        self._trouble(process, worker, f"after {what}", ConnectionLost)
+    def before_reply(self, process: Process, worker: SimulatedWorker | None, what: str) -> None:
+        self._maybe_fail_call(process, worker, f"after {what}", ConnectionLost)
 
-    def _trouble(self, process: Process, worker: Any, where: str, also: type[Exception]) -> None:
+    def _maybe_fail_call(self, process: Process, worker: Any, where: str, also: type[Exception]) -> None:
         if self.over or getcurrent().parent is None:
             return
-        chance, faults = self.random, self.faults
-        x = chance.random()
+        rng, faults = self.random, self.faults
+        x = rng.random()
         if not self.calm and worker is not None and x < faults.crash:
             self.kill(worker, where)
-            raise Died
+            raise ProcessDied
         x -= faults.crash
         if not self.calm and x < faults.lose and x >= 0 and self.clients.may_lose(worker):
             self.note(f"lose {process.name} {where}")
             self.count(f"lose {where.split()[0]}")
-            raise chance.choice((ConnectionLost, also))("the simulation says so")
+            raise rng.choice((ConnectionLost, also))("the simulation says so")
         x -= faults.lose
         if not self.calm and 0 <= x < faults.stall:
             self.count("late")
-            self.pause(chance.uniform(0, 2 * LEASE))
-        elif chance.random() < faults.give_way:
-            self.pause(chance.choice((0.0, 0.0005, 0.02)))
+            self.pause(rng.uniform(0, 2 * LEASE_S))
+        elif rng.random() < faults.preempt:
+            self.pause(rng.choice((0.0, 0.0005, 0.02)))
 
     def committed(self, who: str, worker: SimulatedWorker | None = None) -> None:
-        changes = self.mirror.committed()
+        changes = self.replica.committed()
         if changes:
             if worker is not None and not worker.may_claim() and any(map(is_claim, changes)):
                 self.fail(f"{who} claims runs while its event loop is blocked")
             for change in changes:
                 if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
-                    self.play.forget(change.new["run"])
-            for fault in self.judge.judge(changes):
+                    self.observer.forget(change.new["run"])
+            for fault in self.invariants.check(changes):
                 self.fail(f"{who} broke a rule: {fault}")
 
     # After it
 
     def _clean_up(self) -> None:
         self.over = True
-        self.mirror.unwatch()
-        for actor in (*self.actors, *self.buried):
-            actor.bury()
+        self.replica.unwatch()
+        for thread in (*self.threads, *self.discarded):
+            thread.discard()
         for worker in self.workers:
-            worker.loop.bury()
-            worker.leave_the_stage()
-        self.stage.client.host = None
+            worker.loop.discard()
+            worker.detach()
+        self.environment.client.hooks = None

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.proof.machine import StoreMachine
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 SETTINGS = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink],
@@ -18,10 +18,10 @@ SETTINGS = settings(
 @pytest.fixture
 def machine(sqlite_url, postgres_url):
     """The machine with a store on each database."""
-    worlds = (World(sqlite_url), World(postgres_url))
-    yield type("Machine", (StoreMachine,), {"worlds": worlds})
-    for world in worlds:
-        world.close()
+    harnesses = (StoreHarness(sqlite_url), StoreHarness(postgres_url))
+    yield type("Machine", (StoreMachine,), {"harnesses": harnesses})
+    for harness in harnesses:
+        harness.close()
 
 
 def test_both_stores_do_what_the_model_does(machine):

@@ -15,17 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 MANY = 10_000
 
 
-def broken(told):
+def broken(results):
     """What is to be shown of seeds that broke a rule: what, and how to see it again."""
-    return [f"{one.broken}\n  again: {one.replay()}" for one in told if one.broken]
+    return [f"{one.violation}\n  again: {one.replay()}" for one in results if one.violation]
 
 
 def test_no_rule_breaks_in_a_few_seeds():
-    told = [run_seed(seed) for seed in range(20)]
-    assert broken(told) == []
-    happened = {what for one in told for what in one.faults}
+    results = [run_seed(seed) for seed in range(20)]
+    assert broken(results) == []
+    happened = {what for one in results for what in one.faults}
     assert {"kill", "stall", "late", "lose before", "lose after", "start", "wake"} <= happened
-    assert {"block", "block for ever", "kill by a culprit"} <= happened
+    assert {"block", "block forever", "kill by a culprit"} <= happened
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_ran_before_it():
@@ -37,12 +37,12 @@ def test_the_same_seed_gives_the_same_trace_whatever_ran_before_it():
 def test_the_same_seed_gives_the_same_trace_in_another_process():
     command = [sys.executable, "-m", "tests.proof.simulate", "--seed", "3"]
     environment = {**os.environ, "PYTHONHASHSEED": "1234", "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert f"trace {run_seed(3).digest}," in told
+    results = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"trace {run_seed(3).digest}," in results
 
 
 @pytest.mark.slow
 def test_no_rule_breaks_in_ten_thousand_seeds():
-    told = list(run_many(range(MANY), os.cpu_count() or 1))
-    assert broken(told) == []
-    assert len(told) == MANY
+    results = list(run_many(range(MANY), os.cpu_count() or 1))
+    assert broken(results) == []
+    assert len(results) == MANY

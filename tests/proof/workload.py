@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout
-from tests.proof.mirror import Mirror
+from tests.proof.replica import Replica
 
 Program = list[Any]
 RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
@@ -27,7 +27,7 @@ DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "u
 FORMS = ("seq", "seq", "all", "group", "first", "each")
 
 
-class View:
+class AttemptView:
     """What one attempt saw. `firm`: so many entries have something durable behind them."""
 
     def __init__(self) -> None:
@@ -36,24 +36,24 @@ class View:
         self.compared = 0
 
 
-class Play:
+class TaskObserver:
     """What happens in author code during one seed."""
 
     def __init__(
         self,
-        mirror: Mirror,
+        replica: Replica,
         fail: Callable[[str], None],
         sleep: Callable[[float], None],
-        wants: Callable[[str], None],
+        on_wait: Callable[[str], None],
         kill: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
         self.kill = kill  # author code kills the process of this loop
-        self.wants = wants  # author code is about to wait for an event: somebody may emit it
-        self.mirror = mirror
+        self.on_wait = on_wait  # author code is about to wait for an event: somebody may emit it
+        self.replica = replica
         self.fail = fail
         self.sleep = sleep
         self.calls: Counter[str] = Counter()
-        self.views: defaultdict[tuple[str, int], list[View]] = defaultdict(list)
+        self.views: defaultdict[tuple[str, int], list[AttemptView]] = defaultdict(list)
         self.returned: defaultdict[str, set[str]] = defaultdict(set)
 
     def forget(self, run: str) -> None:
@@ -68,20 +68,20 @@ class Play:
         return self.calls[f"{run} {name}"]
 
 
-def leaf(chance: random.Random, number: list[int], alone: bool) -> Program:
+def leaf(rng: random.Random, number: list[int], alone: bool) -> Program:
     number[0] += 1
-    kind = chance.choice(LEAVES + MORE_LEAVES + (ALONE if alone else ()))
-    return [kind, f"{kind.replace(' ', '')}{number[0]}", chance.choice((0, 0, 1, 3, 8)), chance.choice(EVENTS)]
+    kind = rng.choice(LEAVES + MORE_LEAVES + (ALONE if alone else ()))
+    return [kind, f"{kind.replace(' ', '')}{number[0]}", rng.choice((0, 0, 1, 3, 8)), rng.choice(EVENTS)]
 
 
-def tree(chance: random.Random, depth: int, number: list[int], alone: bool = True) -> Program:
+def tree(rng: random.Random, depth: int, number: list[int], alone: bool = True) -> Program:
     """A random program: leaves, and forms with what is inside of them."""
-    if depth == 0 or chance.random() < 0.3:
-        return leaf(chance, number, alone)
-    form = chance.choice(FORMS)
+    if depth == 0 or rng.random() < 0.3:
+        return leaf(rng, number, alone)
+    form = rng.choice(FORMS)
     alone = alone and form == "seq"
-    inside = [tree(chance, depth - 1, number, alone) for _ in range(chance.randint(1, 3))]
-    return [form, "", chance.choice((0, 1)), inside]
+    inside = [tree(rng, depth - 1, number, alone) for _ in range(rng.randint(1, 3))]
+    return [form, "", rng.choice((0, 1)), inside]
 
 
 def leaves(program: Program) -> list[Program]:
@@ -90,10 +90,10 @@ def leaves(program: Program) -> list[Program]:
     return [program]
 
 
-class Troupe:
+class SimulatedTasks:
     """The tasks, declared once; `play` is the seed under way."""
 
-    play: Play
+    observer: TaskObserver
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
@@ -104,7 +104,7 @@ class Troupe:
         @task(name="job", retry=RETRY)
         async def job(name: str, fails: int, tenths: int) -> str:
             await asyncio.sleep(tenths / 10)
-            if self.play.ran("", name) <= fails:
+            if self.observer.ran("", name) <= fails:
                 raise ValueError(name)
             return name
 
@@ -118,8 +118,8 @@ class Troupe:
 
         @task(name="threaded", retry=RETRY, timeout=0.6, limits=["few"])
         def threaded(name: str, fails: int, tenths: int) -> str:
-            self.play.sleep(tenths / 10)
-            if self.play.ran("", name) <= fails:
+            self.observer.sleep(tenths / 10)
+            if self.observer.ran("", name) <= fails:
                 raise ValueError(name)
             return name
 
@@ -137,7 +137,7 @@ class Troupe:
             """Kill the worker that runs it, each time."""
             await asyncio.sleep(tenths / 10)
             loop = asyncio.get_running_loop()
-            self.play.kill(loop)
+            self.observer.kill(loop)
             await loop.create_future()  # the loop is dead: nothing goes on from here
             return name
 
@@ -150,41 +150,41 @@ class Troupe:
     def _declare_programs(self, app: Holdfast) -> None:
         @app.task(name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
         async def program(ctx: Context, what: Program, generation: int, end: str) -> Any:
-            return await Actor(self, ctx, generation).act(what, end)
+            return await ProgramRunner(self, ctx, generation).act(what, end)
 
         @app.task(name="plain program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
         def plain(ctx: SyncContext, what: Program, generation: int, end: str) -> Any:
-            return at_once(PlainActor(self, ctx, generation).act(what, end))
+            return run_without_loop(SyncProgramRunner(self, ctx, generation).act(what, end))
 
         self.program, self.plain = program, plain
 
-    def graph(self, chance: random.Random, name: str) -> Graph:
+    def graph(self, rng: random.Random, name: str) -> Graph:
         """A random graph of jobs."""
         graph = Graph("graph")
         nodes: list[Any] = []
-        for at in range(chance.randint(2, 5)):
-            after = [node for node in nodes if chance.random() < 0.4]
-            picked = [node.finished if chance.random() < 0.2 else node for node in after]
+        for at in range(rng.randint(2, 5)):
+            after = [node for node in nodes if rng.random() < 0.4]
+            picked = [node.finished if rng.random() < 0.2 else node for node in after]
             called = f"{name}-{at}"
-            if chance.random() < 0.15:
+            if rng.random() < 0.15:
                 nodes.append(graph.add(self.broken, called, name=called, after=picked))
             else:
-                task = chance.choice((self.job, self.limited))
-                nodes.append(graph.add(task, called, chance.choice((0, 0, 1)), 0, name=called, after=picked))
+                task = rng.choice((self.job, self.limited))
+                nodes.append(graph.add(task, called, rng.choice((0, 0, 1)), 0, name=called, after=picked))
         return graph
 
 
-class Actor:
+class ProgramRunner:
     """Plays a program in one attempt."""
 
-    def __init__(self, troupe: Troupe, ctx: Any, generation: int) -> None:
-        self.troupe = troupe
-        self.play = troupe.play
+    def __init__(self, tasks: SimulatedTasks, ctx: Any, generation: int) -> None:
+        self.tasks = tasks
+        self.observer = tasks.observer
         self.ctx = ctx
         self.run = str(ctx.run_id)
         self.generation = generation
-        self.view = View()
-        self.play.views[self.run, generation].append(self.view)
+        self.view = AttemptView()
+        self.observer.views[self.run, generation].append(self.view)
 
     async def act(self, what: Program, end: str) -> Any:
         value = await self.do(what)
@@ -192,11 +192,11 @@ class Actor:
             await self.ctx.restart(what, self.generation + 1, end)
         if end == "fatal":
             raise Fatal("as was said")
-        if end == "retry" and self.play.ran(self.run, "end") < 2:
+        if end == "retry" and self.observer.ran(self.run, "end") < 2:
             raise ValueError("once more")
         return value
 
-    def say(self, *words: object, durable: bool = False) -> None:
+    def observe(self, *words: object, durable: bool = False) -> None:
         """What author code sees; what unwinds at a suspension or a loss sees nothing any more. What came before
         something durable is so too, and must be the same in every attempt. (What a wait came to may be seen before it
         is on record: when the worker dies then, nothing that follows from it is on record either.)"""
@@ -205,10 +205,10 @@ class Actor:
         view.entries.append(" ".join(map(str, words)))
         if durable:
             view.firm = len(view.entries)
-        for other in self.play.views[self.run, self.generation]:
+        for other in self.observer.views[self.run, self.generation]:
             for at in range(view.compared if durable else len(view.entries) - 1, min(view.firm, other.firm)):
                 if other.entries[at] != view.entries[at]:
-                    self.play.fail(
+                    self.observer.fail(
                         f"run {self.run} saw {view.entries[at]!r} where it had seen {other.entries[at]!r}:"
                         f" {view.entries} and {other.entries}"
                     )
@@ -219,14 +219,14 @@ class Actor:
         if isinstance(inside, list):
             value = await getattr(self, f"in_{kind}")(inside)
         else:
-            self.say("begins", name)
+            self.observe("begins", name)
             try:
                 value = await getattr(self, f"do_{kind.replace(' ', '_')}")(name, turns, inside)
             except (StepFailed, RunFailed) as failed:
                 value = f"failed {failed.error.code}"
             except WaitTimeout:
                 value = "too late"
-        self.say("has", name or kind, value, durable=kind in DURABLE)
+        self.observe("has", name or kind, value, durable=kind in DURABLE)
         return value
 
     # Leaves
@@ -236,7 +236,7 @@ class Actor:
 
     def expect(self, wanted: Any, got: Any) -> Any:
         if got != wanted:
-            self.play.fail(f"run {self.run} got {got!r} where {wanted!r} was to come")
+            self.observer.fail(f"run {self.run} got {got!r} where {wanted!r} was to come")
         return got
 
     async def step(self, name: str, turns: int) -> str:
@@ -250,20 +250,20 @@ class Actor:
     def begun(self, name: str) -> int:
         """A step's function begins. It mustn't when its result is on record, unless its worker has lost the run."""
         attempt = self.ctx._executor.current
-        run = self.play.mirror.run(self.run)
+        run = self.observer.replica.run(self.run)
         if run is not None and (run["session"], run["fence"]) == (attempt.session, attempt.claim.fence):
-            for row in self.play.mirror.of_run("checkpoints", self.run):
+            for row in self.observer.replica.of_run("checkpoints", self.run):
                 ended = row["kind"] in ("step", "transaction") and row["generation"] == attempt.claim.generation
                 if ended and row["value"] == f'"{name}"' and not run["ending"]:
-                    self.play.fail(f"step {name} of run {self.run} is on record, and ran again")
-        return self.play.ran(self.run, f"{self.generation} {name}")
+                    self.observer.fail(f"step {name} of run {self.run} is on record, and ran again")
+        return self.observer.ran(self.run, f"{self.generation} {name}")
 
     async def do_thread(self, name: str, turns: int, _event: str) -> Any:
         return self.expect(name, await self.ctx.step(self.thread, name, turns))
 
     def thread(self, name: str, turns: int) -> str:
         self.begun(name)
-        self.play.sleep(turns / 20)
+        self.observer.sleep(turns / 20)
         return name
 
     async def do_flaky(self, name: str, turns: int, _event: str) -> Any:
@@ -289,7 +289,7 @@ class Actor:
         return await self.ctx.sleep(turns / 8, name=name)
 
     async def do_event(self, name: str, turns: int, event: str) -> Any:
-        self.play.wants(f"{event} {self.run} {name}")
+        self.observer.on_wait(f"{event} {self.run} {name}")
         return await self.ctx.wait_for(f"{event} {self.run} {name}")
 
     async def do_maybe(self, name: str, turns: int, event: str) -> Any:
@@ -299,14 +299,14 @@ class Actor:
         return await self.ctx.receive("news")
 
     async def do_child(self, name: str, turns: int, event: str) -> Any:
-        return self.expect(f"child {name}", await self.ctx.call(self.troupe.child, name))
+        return self.expect(f"child {name}", await self.ctx.call(self.tasks.child, name))
 
     async def do_broken(self, name: str, turns: int, event: str) -> Any:
-        return await self.ctx.call(self.troupe.broken, name)
+        return await self.ctx.call(self.tasks.broken, name)
 
     async def do_map(self, name: str, turns: int, event: str) -> Any:
         names = [f"{name}-{at}" for at in range(turns + 1)]
-        got = await self.ctx.map(self.troupe.child, names, concurrency=2 if turns > 1 else None)
+        got = await self.ctx.map(self.tasks.child, names, concurrency=2 if turns > 1 else None)
         return self.expect([f"child {each}" for each in names], got)
 
     async def do_transaction(self, name: str, turns: int, event: str) -> Any:
@@ -328,7 +328,7 @@ class Actor:
         return self.expect(name, await self.ctx.options(undo=self.undo).step(self.step, name, turns))
 
     async def undo(self, result: str) -> None:
-        self.play.ran(self.run, f"undo {result}")
+        self.observer.ran(self.run, f"undo {result}")
 
     async def do_give_up(self, name: str, turns: int, event: str) -> Any:
         """Author code stops waiting by itself."""
@@ -355,7 +355,7 @@ class Actor:
     async def in_first(self, inside: list[Program]) -> Any:
         tasks = [asyncio.ensure_future(self.do(node)) for node in inside]
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        self.say("first", [at for at, task in enumerate(tasks) if task in done])
+        self.observe("first", [at for at, task in enumerate(tasks) if task in done])
         if rest:
             await asyncio.wait(rest)
         return [task.result() for task in tasks]
@@ -365,7 +365,7 @@ class Actor:
         return [await each for each in asyncio.as_completed(tasks)]
 
 
-class Awaited:
+class AwaitableContext:
     """A plain context whose operations can be awaited, and are done at once."""
 
     def __init__(self, ctx: Any) -> None:
@@ -376,8 +376,8 @@ class Awaited:
     def check(self) -> None:
         self._ctx.check()
 
-    def options(self, **given: Any) -> Awaited:
-        return Awaited(self._ctx.options(**given))
+    def options(self, **given: Any) -> AwaitableContext:
+        return AwaitableContext(self._ctx.options(**given))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*args: Any, **given: Any) -> Any:
@@ -386,7 +386,7 @@ class Awaited:
         return call
 
 
-def at_once(coroutine: Any) -> Any:
+def run_without_loop(coroutine: Any) -> Any:
     """What a coroutine comes to that waits for nothing."""
     try:
         coroutine.send(None)
@@ -395,11 +395,11 @@ def at_once(coroutine: Any) -> Any:
     raise AssertionError("a plain program waited for the loop")
 
 
-class PlainActor(Actor):
+class SyncProgramRunner(ProgramRunner):
     """Plays a program in a plain function: one thing after the other, steps in its own thread."""
 
-    def __init__(self, troupe: Troupe, ctx: SyncContext, generation: int) -> None:
-        super().__init__(troupe, Awaited(ctx), generation)
+    def __init__(self, tasks: SimulatedTasks, ctx: SyncContext, generation: int) -> None:
+        super().__init__(tasks, AwaitableContext(ctx), generation)
 
     def step(self, name: str, turns: int) -> str:  # type: ignore[override]
         return self.thread(name, turns)
@@ -414,9 +414,9 @@ class PlainActor(Actor):
         raise ValueError(name)
 
     def undo(self, result: str) -> None:  # type: ignore[override]
-        self.play.ran(self.run, f"undo {result}")
+        self.observer.ran(self.run, f"undo {result}")
 
     async def do_give_up(self, name: str, turns: int, event: str) -> Any:
         """Nothing can be given up here."""
 
-    in_all = in_group = in_first = in_each = Actor.in_seq
+    in_all = in_group = in_first = in_each = ProgramRunner.in_seq

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.engine.loops.scheduler import POLL_INTERVAL_S
 from holdfast.model.clock import to_datetime
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 START = 1_800_000_000  # 2027-01-15 08:00 UTC, where the test's clock begins
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engine.loops.trigger_poller import MAX_BATCH_REQUESTS
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture

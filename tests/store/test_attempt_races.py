@@ -7,32 +7,32 @@ import threading
 import psycopg
 import pytest
 
-from tests.support.waiting import wait_until
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
-def world(postgres_url):
-    world = World(postgres_url)
-    yield world
-    world.close()
+def harness(postgres_url):
+    harness = StoreHarness(postgres_url)
+    yield harness
+    harness.close()
 
 
 @pytest.mark.parametrize(("change", "counts"), [("priority = 5", True), ("fence = fence + 1", False)])
 def test_an_end_that_waited_for_another_change_of_the_row_counts_if_its_claim_is_valid(
-    world, postgres_url, change, counts
+    harness, postgres_url, change, counts
 ):
-    world.session("w")
-    claim = world.running("w")
+    harness.session("w")
+    claim = harness.running("w")
     answers = []
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url, autocommit=True) as watcher:
         other.execute(f"update holdfast.runs set {change} where id = %s", [claim.id])
-        ending = threading.Thread(target=lambda: answers.append(world.end("w", claim)))
+        ending = threading.Thread(target=lambda: answers.append(harness.end("w", claim)))
         ending.start()
         wait_until(lambda: watcher.execute(waiting).fetchone(), what="the end waits for the other change")
         other.commit()
         ending.join(30)
     assert answers == [counts]
-    assert world.state(claim.id) == ("done" if counts else "running")
-    assert world.kinds(claim.id) == (["done"] if counts else [])
+    assert harness.state(claim.id) == ("done" if counts else "running")
+    assert harness.kinds(claim.id) == (["done"] if counts else [])

@@ -5,36 +5,36 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store.commands import RUN_LOST, SpawnCommand, WaitOutcome, WaitRegistered, Written
-from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of, spawn_of, token_of
+from tests.support.store_harness import CANCELLED, CRASHED, OVERDUE, SECOND, end_of, spawn_of, token_of
 
 
 @pytest.fixture
-def parent(world):
-    world.session("w")
-    return world.running("w")
+def parent(harness):
+    harness.session("w")
+    return harness.running("w")
 
 
-def join(world, claim, key="call#1", eager=0, n=10):
-    return world.wait("w", claim, "children", key, key=f"$join:{key}#1", n=n, eager=eager)
+def join(harness, claim, key="call#1", eager=0, n=10):
+    return harness.wait("w", claim, "children", key, key=f"$join:{key}#1", n=n, eager=eager)
 
 
-def finish(world, claim, how="done"):
+def finish(harness, claim, how="done"):
     """End a child in the given way."""
     if how in ("done", "failed"):
-        assert world.end("w", claim, how, in_tree=True)
+        assert harness.end("w", claim, how, in_tree=True)
     elif how == "cancelled":
-        assert world.store.actions.cancel(claim.id, CANCELLED)
+        assert harness.store.actions.cancel(claim.id, CANCELLED)
     elif how == "process crashed":
-        assert world.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == (
+        assert harness.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == (
             {(claim.id, claim.fence)},
             [claim.id],
         )
     elif how == "worker crashed":
-        world.sql("update {schema}runs set session = 'dead' where id = cast(:id as {uuid})", id=claim.id)
-        assert world.recover("dead").failed == [claim.id]
+        harness.sql("update {schema}runs set session = 'dead' where id = cast(:id as {uuid})", id=claim.id)
+        assert harness.recover("dead").failed == [claim.id]
     elif how == "overdue":
-        world.sql("update {schema}runs set deadline = 1 where id = cast(:id as {uuid})", id=claim.id)
-        assert world.store.timers.fail_overdue(OVERDUE) == [claim.id]
+        harness.sql("update {schema}runs set deadline = 1 where id = cast(:id as {uuid})", id=claim.id)
+        assert harness.store.timers.fail_overdue(OVERDUE) == [claim.id]
     else:
         raise AssertionError(how)
 
@@ -46,44 +46,44 @@ LAST_CRASH = {"max_crashes": 0}
 # Spawning
 
 
-def test_children_store_their_parent_and_root(world, parent):
-    (child,) = world.spawn("w", parent, run={"tenant": None})
-    row = world.row(child)
+def test_children_store_their_parent_and_root(harness, parent):
+    (child,) = harness.spawn("w", parent, run={"tenant": None})
+    row = harness.row(child)
     assert (str(row["root"]), str(row["parent"]), row["spawn_key"], row["place"]) == (
         parent.id,
         parent.id,
         "0:call#1",
         None,
     )
-    (claim,) = world.claim("w", 1, ["child"])
+    (claim,) = harness.claim("w", 1, ["child"])
     assert (claim.id, claim.parent) == (child, parent.id)
-    (grandchild,) = world.spawn("w", claim)
-    assert str(world.row(grandchild)["root"]) == parent.id
+    (grandchild,) = harness.spawn("w", claim)
+    assert str(harness.row(grandchild)["root"]) == parent.id
 
 
-def test_children_are_of_their_parents_tenant_unless_told_otherwise(world):
-    world.session("w")
-    parent = world.running("w", tenant="acme")
-    (one,) = world.spawn("w", parent)
-    (other,) = world.spawn("w", parent, key="call#2", n=2, run={"tenant": "umbrella"})
-    assert (world.row(one)["tenant"], world.row(other)["tenant"]) == ("acme", "umbrella")
+def test_children_are_of_their_parents_tenant_unless_told_otherwise(harness):
+    harness.session("w")
+    parent = harness.running("w", tenant="acme")
+    (one,) = harness.spawn("w", parent)
+    (other,) = harness.spawn("w", parent, key="call#2", n=2, run={"tenant": "umbrella"})
+    assert (harness.row(one)["tenant"], harness.row(other)["tenant"]) == ("acme", "umbrella")
 
 
-def test_a_spawn_repeated_after_a_lost_answer_creates_no_second_child(world, parent):
-    command = spawn_of(parent, [world.new("child") for _ in range(3)], concurrency=2)
+def test_a_spawn_repeated_after_a_lost_answer_creates_no_second_child(harness, parent):
+    command = spawn_of(parent, [harness.new("child") for _ in range(3)], concurrency=2)
     command.kind = "map"
-    first = world.write("w", command)
-    repeat = spawn_of(parent, [world.new("child") for _ in range(3)], concurrency=2)
+    first = harness.write("w", command)
+    repeat = spawn_of(parent, [harness.new("child") for _ in range(3)], concurrency=2)
     repeat.kind = "map"
-    assert world.write("w", repeat) == first
+    assert harness.write("w", repeat) == first
     assert isinstance(first[0], Written)
-    assert world.rows("runs") == 4
+    assert harness.rows("runs") == 4
 
 
-def test_more_children_than_a_batch_are_created_at_once(world, parent):
-    children = world.spawn("w", parent, 1201)
-    assert join(world, parent) == WaitRegistered(None)
-    found = world.store.journal.child_results(parent.id, "0:call#1")
+def test_more_children_than_a_batch_are_created_at_once(harness, parent):
+    children = harness.spawn("w", parent, 1201)
+    assert join(harness, parent) == WaitRegistered(None)
+    found = harness.store.journal.child_results(parent.id, "0:call#1")
     assert [str(row[0]) for row in found] == children
     assert [row[1] for row in found] == list(range(1201))
 
@@ -91,126 +91,126 @@ def test_more_children_than_a_batch_are_created_at_once(world, parent):
 # Joining
 
 
-def test_a_join_of_an_ended_child_is_resolved_at_once(world, parent):
-    world.spawn("w", parent)
-    finish(world, world.child("w"))
-    assert join(world, parent) == WaitOutcome("children", None)
-    assert world.steps(parent.id)[-1] == (10, "$join:call#1#1", "join", None)
-    assert join(world, parent) == WaitOutcome("children", None), "said again"
+def test_a_join_of_an_ended_child_is_resolved_at_once(harness, parent):
+    harness.spawn("w", parent)
+    finish(harness, harness.child("w"))
+    assert join(harness, parent) == WaitOutcome("children", None)
+    assert harness.steps(parent.id)[-1] == (10, "$join:call#1#1", "join", None)
+    assert join(harness, parent) == WaitOutcome("children", None), "said again"
 
 
 @pytest.mark.parametrize("how", ["done", *BAD])
-def test_a_child_that_ends_wakes_the_parent_that_waits_for_it(world, parent, how):
-    (id,) = world.spawn("w", parent, run=LAST_CRASH)
-    assert join(world, parent) == WaitRegistered(None)
-    child = world.child("w")
-    world.suspend("w", parent)
-    finish(world, child, how)
-    assert world.state(parent.id) == "ready"
-    assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
-    (end,) = world.store.journal.child_results(parent.id, "0:call#1")
-    assert (str(end[0]), end[2]) == (id, world.state(id))
-    assert world.store.journal.spawned_results(parent.id)["0:call#1"][2] == world.state(id)
-    assert world.row(id)["expires_at"] is None, "children are kept as long as their root"
+def test_a_child_that_ends_wakes_the_parent_that_waits_for_it(harness, parent, how):
+    (id,) = harness.spawn("w", parent, run=LAST_CRASH)
+    assert join(harness, parent) == WaitRegistered(None)
+    child = harness.child("w")
+    harness.suspend("w", parent)
+    finish(harness, child, how)
+    assert harness.state(parent.id) == "ready"
+    assert harness.waits(parent.id) == {"$join:call#1#1": ("children", None)}
+    (end,) = harness.store.journal.child_results(parent.id, "0:call#1")
+    assert (str(end[0]), end[2]) == (id, harness.state(id))
+    assert harness.store.journal.spawned_results(parent.id)["0:call#1"][2] == harness.state(id)
+    assert harness.row(id)["expires_at"] is None, "children are kept as long as their root"
 
 
-def test_a_map_wakes_its_parent_once_with_the_last_child(world, parent):
-    world.spawn("w", parent, 4)
-    join(world, parent)
-    world.suspend("w", parent)
-    children = world.claim("w", 4, ["child"])
-    finish(world, children[0], "failed")
-    world.store.attempts.end("w", [end_of(child, in_tree=True) for child in children[1:3]])
-    assert (world.state(parent.id), world.waits(parent.id)) == ("waiting", {"$join:call#1#1": (None, None)})
-    assert world.sql("select pending from {schema}waits") == [(1,)]
-    finish(world, children[3])
-    assert (world.state(parent.id), world.waits(parent.id)) == ("ready", {"$join:call#1#1": ("children", None)})
-    states = [row[2] for row in world.store.journal.child_results(parent.id, "0:call#1")]
+def test_a_map_wakes_its_parent_once_with_the_last_child(harness, parent):
+    harness.spawn("w", parent, 4)
+    join(harness, parent)
+    harness.suspend("w", parent)
+    children = harness.claim("w", 4, ["child"])
+    finish(harness, children[0], "failed")
+    harness.store.attempts.end("w", [end_of(child, in_tree=True) for child in children[1:3]])
+    assert (harness.state(parent.id), harness.waits(parent.id)) == ("waiting", {"$join:call#1#1": (None, None)})
+    assert harness.sql("select pending from {schema}waits") == [(1,)]
+    finish(harness, children[3])
+    assert (harness.state(parent.id), harness.waits(parent.id)) == ("ready", {"$join:call#1#1": ("children", None)})
+    states = [row[2] for row in harness.store.journal.child_results(parent.id, "0:call#1")]
     assert states == ["failed", "done", "done", "done"]
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_an_eager_join_ends_with_the_first_child_that_fails(world, parent, how):
-    world.spawn("w", parent, 3, run=LAST_CRASH)
-    join(world, parent, eager=1)
-    world.suspend("w", parent)
-    children = world.claim("w", 4, ["child"])
-    finish(world, children[0])
-    assert world.state(parent.id) == "waiting"
-    finish(world, children[1], how)
-    assert world.state(parent.id) == "ready"
-    assert world.waits(parent.id) == {"$join:call#1#1": ("failed", children[1].id)}
-    finish(world, children[2], "failed")
-    assert world.waits(parent.id) == {"$join:call#1#1": ("failed", children[1].id)}, "the first one stays"
+def test_an_eager_join_ends_with_the_first_child_that_fails(harness, parent, how):
+    harness.spawn("w", parent, 3, run=LAST_CRASH)
+    join(harness, parent, eager=1)
+    harness.suspend("w", parent)
+    children = harness.claim("w", 4, ["child"])
+    finish(harness, children[0])
+    assert harness.state(parent.id) == "waiting"
+    finish(harness, children[1], how)
+    assert harness.state(parent.id) == "ready"
+    assert harness.waits(parent.id) == {"$join:call#1#1": ("failed", children[1].id)}
+    finish(harness, children[2], "failed")
+    assert harness.waits(parent.id) == {"$join:call#1#1": ("failed", children[1].id)}, "the first one stays"
 
 
-def test_an_eager_join_registered_after_a_failure_is_resolved_at_once(world, parent, clock):
-    world.spawn("w", parent, 3)
-    children = world.claim("w", 4, ["child"])
-    finish(world, children[2], "failed")
+def test_an_eager_join_registered_after_a_failure_is_resolved_at_once(harness, parent, clock):
+    harness.spawn("w", parent, 3)
+    children = harness.claim("w", 4, ["child"])
+    finish(harness, children[2], "failed")
     clock.advance(1)
-    finish(world, children[0], "failed")
-    assert join(world, parent, eager=1) == WaitOutcome("failed", children[2].id)
-    assert join(world, parent, eager=1) == WaitOutcome("failed", children[2].id), "said again"
+    finish(harness, children[0], "failed")
+    assert join(harness, parent, eager=1) == WaitOutcome("failed", children[2].id)
+    assert join(harness, parent, eager=1) == WaitOutcome("failed", children[2].id), "said again"
 
 
-def test_an_eager_join_without_failures_ends_with_the_last_child(world, parent):
-    world.spawn("w", parent, 2)
-    join(world, parent, eager=1)
-    for child in world.claim("w", 2, ["child"]):
-        finish(world, child)
-    assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
+def test_an_eager_join_without_failures_ends_with_the_last_child(harness, parent):
+    harness.spawn("w", parent, 2)
+    join(harness, parent, eager=1)
+    for child in harness.claim("w", 2, ["child"]):
+        finish(harness, child)
+    assert harness.waits(parent.id) == {"$join:call#1#1": ("children", None)}
 
 
-def test_children_of_other_calls_dont_count(world, parent):
-    world.spawn("w", parent)
-    world.spawn("w", parent, key="call#2", n=2)
-    join(world, parent, "call#2")
-    world.suspend("w", parent)
-    finish(world, world.child("w"))
-    assert world.state(parent.id) == "waiting"
-    finish(world, world.child("w"))
-    assert world.state(parent.id) == "ready"
+def test_children_of_other_calls_dont_count(harness, parent):
+    harness.spawn("w", parent)
+    harness.spawn("w", parent, key="call#2", n=2)
+    join(harness, parent, "call#2")
+    harness.suspend("w", parent)
+    finish(harness, harness.child("w"))
+    assert harness.state(parent.id) == "waiting"
+    finish(harness, harness.child("w"))
+    assert harness.state(parent.id) == "ready"
 
 
-def test_a_child_that_suspends_or_is_retried_has_not_ended(world, parent, clock):
-    world.spawn("w", parent)
-    join(world, parent)
-    world.suspend("w", parent)
-    child = world.child("w")
-    assert world.end("w", child, "retrying", in_tree=True)
+def test_a_child_that_suspends_or_is_retried_has_not_ended(harness, parent, clock):
+    harness.spawn("w", parent)
+    join(harness, parent)
+    harness.suspend("w", parent)
+    child = harness.child("w")
+    assert harness.end("w", child, "retrying", in_tree=True)
     clock.advance(10)
-    world.store.timers.promote_due()
-    child = world.child("w")
-    world.wait("w", child, "sleep", delay=1)
-    assert world.suspend("w", child)
-    assert world.state(parent.id) == "waiting"
+    harness.store.timers.promote_due()
+    child = harness.child("w")
+    harness.wait("w", child, "sleep", delay=1)
+    assert harness.suspend("w", child)
+    assert harness.state(parent.id) == "waiting"
 
 
-def test_children_from_before_a_restart_do_not_count(world, parent):
-    world.spawn("w", parent)
-    old = world.child("w")
-    world.end("w", parent, "restarted", in_tree=True)
-    (again,) = world.claim("w")
-    world.spawn("w", again)
-    assert join(world, again) == WaitRegistered(None)
-    finish(world, old)
-    assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}
-    finish(world, world.child("w"))
-    assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
+def test_children_from_before_a_restart_do_not_count(harness, parent):
+    harness.spawn("w", parent)
+    old = harness.child("w")
+    harness.end("w", parent, "restarted", in_tree=True)
+    (again,) = harness.claim("w")
+    harness.spawn("w", again)
+    assert join(harness, again) == WaitRegistered(None)
+    finish(harness, old)
+    assert harness.waits(parent.id) == {"$join:call#1#1": (None, None)}
+    finish(harness, harness.child("w"))
+    assert harness.waits(parent.id) == {"$join:call#1#1": ("children", None)}
 
 
-def test_how_very_many_spawned_children_ended_is_read_by_pages(world, parent):
+def test_how_very_many_spawned_children_ended_is_read_by_pages(harness, parent):
     spawns = []
     for number in range(1, 1004):
-        command = spawn_of(parent, [world.new("child")], n=number, key=f"call#{number}")
+        command = spawn_of(parent, [harness.new("child")], n=number, key=f"call#{number}")
         spawns.append(
             SpawnCommand(token_of(parent), number, f"call#{number}", "spawn", command.children, command.value)
         )
-    world.write("w", *spawns)
-    world.spawn("w", parent, 3, key="map#1", n=2000)
-    world.sql("update {schema}runs set state = 'done', finished_at = 1, result = '1' where parent is not null")
-    ends = world.store.journal.spawned_results(parent.id)
+    harness.write("w", *spawns)
+    harness.spawn("w", parent, 3, key="map#1", n=2000)
+    harness.sql("update {schema}runs set state = 'done', finished_at = 1, result = '1' where parent is not null")
+    ends = harness.store.journal.spawned_results(parent.id)
     assert {key: str(row[0]) for key, row in ends.items()} == {
         f"0:{spawn.key}": spawn.children[0].id for spawn in spawns
     }
@@ -220,60 +220,60 @@ def test_how_very_many_spawned_children_ended_is_read_by_pages(world, parent):
 # A bad end
 
 
-def tree(world, parent):
+def tree(harness, parent):
     """Three children in different states, a grandchild of the second, and one below that."""
-    world.spawn("w", parent, 3)
-    _, child = world.claim("w", 2, ["child"])
-    children = world.store.journal.child_results(parent.id, "0:call#1")
-    (grandchild,) = world.spawn("w", child)
-    (claim,) = (run for run in world.claim("w", 8, ["child"]) if run.id == grandchild)
-    (great,) = world.spawn("w", claim)
-    world.wait("w", claim, "sleep", delay=99 * SECOND)
-    world.suspend("w", claim)
+    harness.spawn("w", parent, 3)
+    _, child = harness.claim("w", 2, ["child"])
+    children = harness.store.journal.child_results(parent.id, "0:call#1")
+    (grandchild,) = harness.spawn("w", child)
+    (claim,) = (run for run in harness.claim("w", 8, ["child"]) if run.id == grandchild)
+    (great,) = harness.spawn("w", claim)
+    harness.wait("w", claim, "sleep", delay=99 * SECOND)
+    harness.suspend("w", claim)
     return [str(row[0]) for row in children] + [grandchild, great]
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_failure_or_cancel_cancels_descendants_at_any_depth(world, how):
-    world.session("w")
-    parent = world.running("w", **LAST_CRASH)
-    below = tree(world, parent)
-    stranger = world.add("child")
-    finish(world, parent, how)
-    assert set(world.states(below)) == {"cancelled"}
-    assert {world.kinds(id)[-1] for id in below} == {"cancelled"}
-    assert "its parent ended" in world.row(below[-1])["error"]
-    assert world.state(stranger) != "cancelled"
+def test_a_failure_or_cancel_cancels_descendants_at_any_depth(harness, how):
+    harness.session("w")
+    parent = harness.running("w", **LAST_CRASH)
+    below = tree(harness, parent)
+    stranger = harness.add("child")
+    finish(harness, parent, how)
+    assert set(harness.states(below)) == {"cancelled"}
+    assert {harness.kinds(id)[-1] for id in below} == {"cancelled"}
+    assert "its parent ended" in harness.row(below[-1])["error"]
+    assert harness.state(stranger) != "cancelled"
 
 
-def test_cancelled_children_keep_their_session_until_their_worker_releases_them(world, parent):
-    below = tree(world, parent)
-    world.store.actions.cancel(parent.id, CANCELLED)
-    assert world.row(below[0])["session"] == "w"
-    assert world.row(below[4])["session"] is None
-    owned = {run.id: run for run in world.store.claims.list_owned("w")}
-    world.store.attempts.release("w", [(owned[below[0]].id, owned[below[0]].fence)])
-    assert world.row(below[0])["session"] is None
+def test_cancelled_children_keep_their_session_until_their_worker_releases_them(harness, parent):
+    below = tree(harness, parent)
+    harness.store.actions.cancel(parent.id, CANCELLED)
+    assert harness.row(below[0])["session"] == "w"
+    assert harness.row(below[4])["session"] is None
+    owned = {run.id: run for run in harness.store.claims.list_owned("w")}
+    harness.store.attempts.release("w", [(owned[below[0]].id, owned[below[0]].fence)])
+    assert harness.row(below[0])["session"] is None
 
 
 @pytest.mark.parametrize("kind", ["done", "waiting", "retrying", "restarted", "handed_back"])
-def test_any_other_end_leaves_the_children_running(world, parent, kind):
-    below = tree(world, parent)
-    before = world.states(below)
-    assert world.end("w", parent, kind, in_tree=True)
-    assert world.states(below) == before
+def test_any_other_end_leaves_the_children_running(harness, parent, kind):
+    below = tree(harness, parent)
+    before = harness.states(below)
+    assert harness.end("w", parent, kind, in_tree=True)
+    assert harness.states(below) == before
 
 
-def test_children_of_a_cancelled_parent_that_had_ended_stay_as_they_are(world, parent):
-    world.spawn("w", parent, 2)
-    child = world.child("w")
-    finish(world, child)
-    world.store.actions.cancel(parent.id, CANCELLED)
-    assert world.state(child.id) == "done"
-    assert world.kinds(child.id) == ["done"]
+def test_children_of_a_cancelled_parent_that_had_ended_stay_as_they_are(harness, parent):
+    harness.spawn("w", parent, 2)
+    child = harness.child("w")
+    finish(harness, child)
+    harness.store.actions.cancel(parent.id, CANCELLED)
+    assert harness.state(child.id) == "done"
+    assert harness.kinds(child.id) == ["done"]
 
 
-def test_a_late_spawn_of_a_cancelled_parent_creates_no_child(world, parent):
-    world.store.actions.cancel(parent.id, CANCELLED)
-    assert world.write("w", spawn_of(parent, [world.new("child")])) == [RUN_LOST]
-    assert world.rows("runs") == 1
+def test_a_late_spawn_of_a_cancelled_parent_creates_no_child(harness, parent):
+    harness.store.actions.cancel(parent.id, CANCELLED)
+    assert harness.write("w", spawn_of(parent, [harness.new("child")])) == [RUN_LOST]
+    assert harness.rows("runs") == 1

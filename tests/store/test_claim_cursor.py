@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.store.claims import MAX_CURSOR_PRIORITIES, LaneCursor, ScanPolicy, ScanRange
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 POLICY = ScanPolicy()
 MANY = POLICY.crowded_runs
@@ -30,52 +30,52 @@ class Stopwatch:
 def timed(postgres_url, monkeypatch):
     """A store whose claims take as long as the test says: with an old snapshot held open, those that begin at the front
     of a lane take long on PostgreSQL."""
-    world = World(postgres_url)
+    harness = StoreHarness(postgres_url)
     watch = Stopwatch()
-    monkeypatch.setattr(world.store.claims, "_monotonic", watch)
-    monkeypatch.setattr(world.store.claims, "_policy", POLICY)
-    world.session("w")
-    yield world, watch
-    world.close()
+    monkeypatch.setattr(harness.store.claims, "_monotonic", watch)
+    monkeypatch.setattr(harness.store.claims, "_policy", POLICY)
+    harness.session("w")
+    yield harness, watch
+    harness.close()
 
 
-def one_back(world, watch, took):
+def one_back(harness, watch, took):
     """A run that is ready again at an earlier position than the last claimed one, whose claim took so long."""
-    back = world.add()
-    (first,) = world.claim("w", 1)
+    back = harness.add()
+    (first,) = harness.claim("w", 1)
     watch.took = took
-    world.add()
-    world.claim("w", 1)
+    harness.add()
+    harness.claim("w", 1)
     watch.took = 0.0
-    world.end("w", first, "handed_back")
+    harness.end("w", first, "handed_back")
     return back
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.03, 0.6), (0.05, 1.0), (8.0, 1.0), (3600.0, 1.0)])
 def test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second(timed, took, pause):
-    world, watch = timed
-    back = one_back(world, watch, took)
-    later, urgent, minor = world.add(), world.add(priority=5), world.add(priority=-5)
-    other = world.add("never claimed before")
+    harness, watch = timed
+    back = one_back(harness, watch, took)
+    later, urgent, minor = harness.add(), harness.add(priority=5), harness.add(priority=-5)
+    other = harness.add("never claimed before")
     lanes = ["task", "never claimed before"]
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [urgent, later, other]
+    assert [claim.id for claim in harness.claim("w", 8, lanes)] == [urgent, later, other]
     watch.now += 0.99 * pause
-    next_urgent, last = world.add(priority=5), world.add()
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [next_urgent, last]
+    next_urgent, last = harness.add(priority=5), harness.add()
+    assert [claim.id for claim in harness.claim("w", 8, lanes)] == [next_urgent, last]
     watch.now += 0.02 * pause
-    newest = world.add()
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, newest, minor]
+    newest = harness.add()
+    assert [claim.id for claim in harness.claim("w", 8, lanes)] == [back, newest, minor]
 
 
 @pytest.mark.parametrize("took", [0.03, 1.0, 8.0, 3600.0])
 def test_an_idle_worker_scans_the_head_however_long_the_last_scan_took(timed, took):
-    world, watch = timed
-    back = one_back(world, watch, took)
-    assert world.store.claims.has_ready([world.lane()])
-    assert [claim.id for claim in world.claim("w", 8)] == [back]
-    assert world.claim("w", 8) == []
-    minor = world.add(priority=-5)
-    assert [claim.id for claim in world.claim("w", 8)] == [minor]
+    harness, watch = timed
+    back = one_back(harness, watch, took)
+    assert harness.store.claims.has_ready([harness.lane()])
+    assert [claim.id for claim in harness.claim("w", 8)] == [back]
+    assert harness.claim("w", 8) == []
+    minor = harness.add(priority=-5)
+    assert [claim.id for claim in harness.claim("w", 8)] == [minor]
 
 
 @pytest.mark.parametrize("took", [0.0, 0.001, 0.02, 0.5, 8.0, math.inf])
@@ -91,94 +91,94 @@ def ids(claims):
 @pytest.fixture
 def crowded(timed):
     """Five times as many ready runs as a large claim takes, and one that returned to the head after the first."""
-    world, watch = timed
-    world.add_many(6 * MANY)
-    (back, *_) = world.claim("w", MANY)
-    world.end("w", back, "handed_back")
-    return world, watch, back.id
+    harness, watch = timed
+    harness.add_many(6 * MANY)
+    (back, *_) = harness.claim("w", MANY)
+    harness.end("w", back, "handed_back")
+    return harness, watch, back.id
 
 
 def test_in_a_crowded_lane_claims_resume_for_a_moment_and_then_scan_the_head(crowded):
-    world, watch, back = crowded
-    assert back not in ids(world.claim("w", MANY))
+    harness, watch, back = crowded
+    assert back not in ids(harness.claim("w", MANY))
     watch.now += 0.99 * POLICY.head_interval_s
-    assert back not in ids(world.claim("w", MANY)), "the last look at the front was at the first claim"
+    assert back not in ids(harness.claim("w", MANY)), "the last look at the front was at the first claim"
     watch.now += 0.01 * POLICY.head_interval_s
-    assert world.claim("w", MANY)[0].id == back
-    assert len(world.claim("w", MANY)) == MANY
+    assert harness.claim("w", MANY)[0].id == back
+    assert len(harness.claim("w", MANY)) == MANY
 
 
 def test_head_scans_take_a_twentieth_of_the_time(timed):
-    world, watch = timed
-    world.add_many(4 * MANY)
+    harness, watch = timed
+    harness.add_many(4 * MANY)
     watch.took = 0.01
-    (back, *_) = world.claim("w", MANY)
+    (back, *_) = harness.claim("w", MANY)
     watch.took = 0.0
-    world.end("w", back, "handed_back")
+    harness.end("w", back, "handed_back")
     watch.now += 0.19
-    assert back.id not in ids(world.claim("w", MANY))
+    assert back.id not in ids(harness.claim("w", MANY))
     watch.now += 0.011
-    assert world.claim("w", MANY)[0].id == back.id
+    assert harness.claim("w", MANY)[0].id == back.id
 
 
 def test_one_slow_scan_does_not_delay_the_next_head_scan_for_long(timed):
-    world, watch = timed
-    world.add_many(4 * MANY)
+    harness, watch = timed
+    harness.add_many(4 * MANY)
     watch.took = 0.15
-    (back, *_) = world.claim("w", MANY)
+    (back, *_) = harness.claim("w", MANY)
     watch.took = 0.0
-    world.end("w", back, "handed_back")
+    harness.end("w", back, "handed_back")
     watch.now += 1.0
-    assert world.claim("w", MANY)[0].id == back.id
+    assert harness.claim("w", MANY)[0].id == back.id
 
 
 def test_an_urgent_run_is_claimed_next_while_claims_resume(crowded):
-    world, _, back = crowded
-    urgent = world.add(priority=1)
-    claimed = ids(world.claim("w", MANY))
+    harness, _, back = crowded
+    urgent = harness.add(priority=1)
+    claimed = ids(harness.claim("w", MANY))
     assert claimed[0] == urgent
     assert back not in claimed
 
 
 def test_after_a_claim_that_got_less_than_it_wanted_the_head_is_scanned(crowded):
-    world, _, back = crowded
-    while len(claims := world.claim("w", 2 * MANY)) == 2 * MANY:
+    harness, _, back = crowded
+    while len(claims := harness.claim("w", 2 * MANY)) == 2 * MANY:
         assert back not in ids(claims)
-    later = world.add()
-    assert ids(world.claim("w", 2 * MANY)) == [back, later]
+    later = harness.add()
+    assert ids(harness.claim("w", 2 * MANY)) == [back, later]
 
 
 def test_small_claims_scan_the_head_however_long_the_lane_is(timed):
-    world, _ = timed
-    world.add_many(MANY)
-    (back, *_) = world.claim("w", MANY // 2)
-    world.end("w", back, "handed_back")
-    assert world.claim("w", 1)[0].id == back.id
+    harness, _ = timed
+    harness.add_many(MANY)
+    (back, *_) = harness.claim("w", MANY // 2)
+    harness.end("w", back, "handed_back")
+    assert harness.claim("w", 1)[0].id == back.id
 
 
 def test_a_short_lane_is_scanned_from_its_head_while_another_resumes(timed):
-    world, watch = timed
+    harness, watch = timed
     lanes = ["task", "quiet"]
-    world.add("quiet", priority=9)
-    (urgent,) = world.claim("w", 1, ["quiet"])
-    world.add_many(4 * MANY)
-    (back, *_) = world.claim("w", MANY, lanes)
+    harness.add("quiet", priority=9)
+    (urgent,) = harness.claim("w", 1, ["quiet"])
+    harness.add_many(4 * MANY)
+    (back, *_) = harness.claim("w", MANY, lanes)
     for claim in (urgent, back):
-        world.end("w", claim, "handed_back")
-    claimed = ids(world.claim("w", MANY, lanes))
+        harness.end("w", claim, "handed_back")
+    claimed = ids(harness.claim("w", MANY, lanes))
     assert claimed[0] == urgent.id
     assert back.id not in claimed
     watch.now += POLICY.head_interval_s
-    assert world.claim("w", MANY, lanes)[0].id == back.id
+    assert harness.claim("w", MANY, lanes)[0].id == back.id
 
 
 def test_fair_queues_are_always_scanned_from_the_head(timed):
     """A new tenant gets a turn before those of waiting tenants."""
-    world, _ = timed
-    world.add_many(4 * MANY, turn=1000)
-    world.claim("w", MANY)
-    new = world.add(turn=999)
-    assert world.claim("w", MANY)[0].id == new
+    harness, _ = timed
+    harness.add_many(4 * MANY, turn=1000)
+    harness.claim("w", MANY)
+    new = harness.add(turn=999)
+    assert harness.claim("w", MANY)[0].id == new
 
 
 def test_a_cursor_with_too_many_priorities_is_reset():

@@ -17,15 +17,15 @@ from holdfast.database import sqlite_connection as sqlite_module
 from holdfast.database.statements import Statement
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Store
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 
 @pytest.fixture
 def postgres(postgres_url):
-    world = World(postgres_url)
-    world.store.prepare()
-    yield world
-    world.close()
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
+    yield harness
+    harness.close()
 
 
 def plain(sql, **values):
@@ -99,8 +99,8 @@ def test_a_lasting_conflict_is_raised_as_unavailable(postgres):
 
 def test_a_busy_sqlite_file_is_tried_again(sqlite_url, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_module, "BUSY_TIMEOUT_S", 0.02)
-    world = World(sqlite_url)
-    world.store.prepare()
+    harness = StoreHarness(sqlite_url)
+    harness.store.prepare()
     other = apsw.Connection(str(tmp_path / "holdfast.db"))
     other.execute("begin immediate")
     tries = []
@@ -112,32 +112,32 @@ def test_a_busy_sqlite_file_is_tried_again(sqlite_url, tmp_path, monkeypatch):
         with connection.transaction():
             return len(tries)
 
-    assert world.store.database.connection("client").run(work) == 3
+    assert harness.store.database.connection("client").run(work) == 3
     other.close()
-    world.close()
+    harness.close()
 
 
 def test_a_sqlite_file_that_stays_busy_is_unavailable_with_the_reason(sqlite_url, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite_module, "BUSY_TIMEOUT_S", 0.001)
-    world = World(sqlite_url)
-    world.store.prepare()
-    world.lane()
+    harness = StoreHarness(sqlite_url)
+    harness.store.prepare()
+    harness.lane()
     other = apsw.Connection(str(tmp_path / "holdfast.db"))
     other.execute("begin immediate")
     with pytest.raises(StoreUnavailable, match="another process is writing"):
-        world.add()
+        harness.add()
     other.execute("rollback")
-    assert world.state(world.add()) == "ready"
+    assert harness.state(harness.add()) == "ready"
     other.close()
-    world.close()
+    harness.close()
 
 
 # Losses
 
 
-def terminate(world):
+def terminate(harness):
     """Terminate all connections of Holdfast on the server."""
-    with psycopg.connect(world.url, autocommit=True) as other:
+    with psycopg.connect(harness.url, autocommit=True) as other:
         return other.execute(
             "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity"
             " where datname = current_database() and application_name like 'holdfast %'"
@@ -192,9 +192,9 @@ def test_a_value_too_large_for_postgres_is_a_data_fault(postgres, code):
     assert len(tries) == 1
 
 
-def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_the_connection(world):
-    world.store.prepare()
-    line = world.store.database.connection("client")
+def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_the_connection(harness):
+    harness.store.prepare()
+    line = harness.store.database.connection("client")
     connection = line.run(lambda connection: connection)
 
     class Stop(Exception):
@@ -205,15 +205,15 @@ def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_
         raise Stop
 
     with pytest.raises(Stop):
-        world.store.enqueuer._transaction("client", work)
-    assert world.rows("lanes") == 0
-    assert world.state(world.add()) == "ready", "the line is fit for use"
+        harness.store.enqueuer._transaction("client", work)
+    assert harness.rows("lanes") == 0
+    assert harness.state(harness.add()) == "ready", "the line is fit for use"
     assert line.run(lambda connection: connection) is connection
 
 
-def test_after_an_interrupt_the_connection_is_opened_anew(world):
-    world.store.prepare()
-    line = world.store.database.connection("client")
+def test_after_an_interrupt_the_connection_is_opened_anew(harness):
+    harness.store.prepare()
+    line = harness.store.database.connection("client")
     connection = line.run(lambda connection: connection)
 
     def work(tx):
@@ -221,35 +221,35 @@ def test_after_an_interrupt_the_connection_is_opened_anew(world):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        world.store.enqueuer._transaction("client", work)
-    assert world.rows("lanes") == 0
+        harness.store.enqueuer._transaction("client", work)
+    assert harness.rows("lanes") == 0
     assert line.run(lambda connection: connection) is not connection
 
 
 def test_a_connection_that_was_lost_while_a_transaction_held_it_is_opened_anew(sqlite_url):
-    world = World(sqlite_url)
-    world.store.prepare()
-    world.store.database.connection("client").run(lambda connection: connection.close())
-    with pytest.raises(ConnectionLost), world.store.database.transaction():
+    harness = StoreHarness(sqlite_url)
+    harness.store.prepare()
+    harness.store.database.connection("client").run(lambda connection: connection.close())
+    with pytest.raises(ConnectionLost), harness.store.database.transaction():
         pass
-    with world.store.database.transaction() as connection:
+    with harness.store.database.transaction() as connection:
         assert connection.execute("select 1") == [(1,)]
-    world.close()
+    harness.close()
 
 
 def test_a_connection_lost_inside_a_transaction_is_not_reopened_before_its_end(sqlite_url):
     """Otherwise the rest of the transaction would be committed without its beginning."""
-    world = World(sqlite_url)
-    world.store.prepare()
-    database = world.store.database
+    harness = StoreHarness(sqlite_url)
+    harness.store.prepare()
+    database = harness.store.database
     with pytest.raises(ConnectionLost), database.transaction():
         database.connection("client").run(lambda connection: connection.close())
         with pytest.raises(ConnectionLost), database.transaction():
             pass
         with pytest.raises(ConnectionLost):
-            world.lane()
-    assert world.rows("lanes") == 0
-    world.close()
+            harness.lane()
+    assert harness.rows("lanes") == 0
+    harness.close()
 
 
 class Time:
@@ -300,11 +300,11 @@ def test_each_purpose_has_its_own_connection_on_postgres_except_reads(postgres):
 
 
 def test_sqlite_has_one_writing_connection_and_others_for_heartbeat_and_reads(sqlite_url):
-    world = World(sqlite_url)
-    line = world.store.database.connection
+    harness = StoreHarness(sqlite_url)
+    line = harness.store.database.connection
     assert line("client") is line("claim") is line("commit")
     assert len({line(name) for name in ("client", "heartbeat", "read")}) == 3
-    world.close()
+    harness.close()
 
 
 # Settings
@@ -314,15 +314,15 @@ def test_a_database_whose_default_is_serializable_works_and_loses_nothing(postgr
     name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
     with psycopg.connect(postgres_url, autocommit=True) as owner:
         owner.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
-    world = World(postgres_url)
-    world.store.prepare()
-    assert world.sql("show transaction_isolation") == [("read committed",)]
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
+    assert harness.sql("show transaction_isolation") == [("read committed",)]
     ids: list[str] = []
     gate = threading.Barrier(8)
 
     def enqueue(n):
-        store = world.another_store()
-        run = world.new(key=f"k{n % 2}", unique="u" if n % 4 == 0 else None)
+        store = harness.another_store()
+        run = harness.new(key=f"k{n % 2}", unique="u" if n % 4 == 0 else None)
         gate.wait()
         ids.append(store.enqueuer.enqueue([run])[0])
 
@@ -332,25 +332,25 @@ def test_a_database_whose_default_is_serializable_works_and_loses_nothing(postgr
     for thread in threads:
         thread.join()
     assert len(ids) == 8
-    assert len(set(ids)) == world.rows("runs") == 2
-    world.session("w")
-    claims = world.claim("w", 8)
-    assert [world.end("w", claim) for claim in claims] == [True, True]
-    world.close()
+    assert len(set(ids)) == harness.rows("runs") == 2
+    harness.session("w")
+    claims = harness.claim("w", 8)
+    assert [harness.end("w", claim) for claim in claims] == [True, True]
+    harness.close()
 
 
 def test_transactions_are_read_committed_whatever_the_url_says(postgres_url):
-    world = World(f"{postgres_url}&options=-c%20default_transaction_isolation%3Dserializable")
+    harness = StoreHarness(f"{postgres_url}&options=-c%20default_transaction_isolation%3Dserializable")
     seen = []
-    world.store.prepare()
+    harness.store.prepare()
 
     def work(connection):
         with connection.transaction():
             seen.append(connection.execute(plain("show transaction_isolation"), {}))
 
-    world.store.database.connection("client").run(work)
+    harness.store.database.connection("client").run(work)
     assert seen == [[("read committed",)]]
-    world.close()
+    harness.close()
 
 
 def test_connections_have_timeouts_of_their_own(postgres):
@@ -383,45 +383,45 @@ def test_a_transaction_left_idle_is_ended_by_the_server_and_repeated(postgres):
 
 @pytest.mark.no_tables
 def test_a_new_sqlite_file_is_for_its_owner_only(sqlite_url, tmp_path):
-    world = World(sqlite_url)
-    world.add()
+    harness = StoreHarness(sqlite_url)
+    harness.add()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(tmp_path).iterdir()}
     assert modes == dict.fromkeys(("holdfast.db", "holdfast.db-wal", "holdfast.db-shm", "holdfast.db-lock"), 0o600)
-    world.close()
+    harness.close()
 
 
 @pytest.mark.parametrize("purpose", ["client", "heartbeat", "read"])
 def test_sqlite_writes_a_wal_and_syncs_it_fully(sqlite_url, purpose):
-    world = World(sqlite_url)
-    world.store.prepare()
-    line = world.store.database.connection(purpose)
+    harness = StoreHarness(sqlite_url)
+    harness.store.prepare()
+    line = harness.store.database.connection(purpose)
     pragmas = ("journal_mode", "synchronous")
     assert [line.run(lambda c, it=it: c.execute(plain(f"pragma {it}"), {}))[0][0] for it in pragmas] == ["wal", 2]
-    world.close()
+    harness.close()
 
 
 def test_a_sqlite_database_in_memory_works():
-    world = World("sqlite:///:memory:")
-    world.session("w")
-    assert world.end("w", world.running("w"))
-    world.close()
+    harness = StoreHarness("sqlite:///:memory:")
+    harness.session("w")
+    assert harness.end("w", harness.running("w"))
+    harness.close()
 
 
 def test_a_sqlite_database_in_memory_outlives_the_loss_of_its_connection():
     """As after a call that took too long and was aborted."""
-    world, other = World("sqlite:///:memory:"), World("sqlite:///:memory:")
-    world.session("w")
-    world.add()
+    harness, other = StoreHarness("sqlite:///:memory:"), StoreHarness("sqlite:///:memory:")
+    harness.session("w")
+    harness.add()
 
     def lose(connection):
         raise ConnectionLost("cut")
 
     with pytest.raises(ConnectionLost):
-        world.store.database.connection("commit").run(lose)
-    assert len(world.claim("w", 1)) == 1
+        harness.store.database.connection("commit").run(lose)
+    assert len(harness.claim("w", 1)) == 1
     other.session("w")
     assert not other.claim("w", 1), "each has its own"
-    world.close()
+    harness.close()
     other.close()
 
 

@@ -11,31 +11,31 @@ import pytest
 
 from holdfast.errors import KeyConflict
 from holdfast.store.enqueue import enqueue_steps
-from tests.support.races import Background, Hand
-from tests.support.world import CANCELLED, World
+from tests.support.manual_transaction import BlockedCall, ManualTransaction
+from tests.support.store_harness import CANCELLED, StoreHarness
 
 
 @pytest.fixture
 def postgres(postgres_url):
-    world = World(postgres_url)
-    world.store.prepare()
-    yield world
-    world.close()
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
+    yield harness
+    harness.close()
 
 
 def test_when_the_winner_of_a_key_commits_the_waiter_gets_its_run(postgres):
-    winner = Hand(postgres)
+    winner = ManualTransaction(postgres)
     first = winner.enqueue(postgres.new(key="k"))
-    waiter = Background(postgres, lambda: postgres.add(key="k"))
+    waiter = BlockedCall(postgres, lambda: postgres.add(key="k"))
     winner.commit()
     assert waiter.result() == first
     assert postgres.rows("runs") == 1
 
 
 def test_when_the_winner_of_a_key_rolls_back_the_waiter_inserts(postgres):
-    winner = Hand(postgres)
+    winner = ManualTransaction(postgres)
     first = winner.enqueue(postgres.new(key="k"))
-    waiter = Background(postgres, lambda: postgres.add(key="k"))
+    waiter = BlockedCall(postgres, lambda: postgres.add(key="k"))
     winner.rollback()
     assert waiter.result() != first
     assert postgres.state(waiter.result()) == "ready"
@@ -43,26 +43,26 @@ def test_when_the_winner_of_a_key_rolls_back_the_waiter_inserts(postgres):
 
 
 def test_when_the_winner_of_a_key_asked_for_something_else_the_waiter_conflicts(postgres):
-    winner = Hand(postgres)
+    winner = ManualTransaction(postgres)
     winner.enqueue(postgres.new(key="k", digest="one"))
-    waiter = Background(postgres, lambda: postgres.add(key="k", digest="two"))
+    waiter = BlockedCall(postgres, lambda: postgres.add(key="k", digest="two"))
     winner.commit()
     with pytest.raises(KeyConflict):
         waiter.result()
 
 
 def test_when_the_winner_of_a_unique_name_commits_the_waiter_gets_its_run(postgres):
-    winner = Hand(postgres)
+    winner = ManualTransaction(postgres)
     first = winner.enqueue(postgres.new(unique="u"))
-    waiter = Background(postgres, lambda: postgres.add(unique="u"))
+    waiter = BlockedCall(postgres, lambda: postgres.add(unique="u"))
     winner.commit()
     assert waiter.result() == first
 
 
 def test_when_the_winner_of_a_unique_name_rolls_back_the_waiter_inserts(postgres):
-    winner = Hand(postgres)
+    winner = ManualTransaction(postgres)
     first = winner.enqueue(postgres.new(unique="u"))
-    waiter = Background(postgres, lambda: postgres.add(unique="u"))
+    waiter = BlockedCall(postgres, lambda: postgres.add(unique="u"))
     winner.rollback()
     assert waiter.result() != first
     assert postgres.rows("runs") == 1
@@ -72,11 +72,11 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
     """The insert's snapshot is older than the cancel; only a later statement sees that the code is still running."""
     postgres.session("w")
     claim = postgres.running("w", unique="u")
-    canceller = Hand(postgres)
+    canceller = ManualTransaction(postgres)
     rows = f'[{{"id":"{claim.id}"}}]'
     canceller.do("lock_runs", rows=rows)
     assert canceller.do("end_runs", rows=rows, state="cancelled", error=CANCELLED, overdue=0)
-    successor = Background(postgres, lambda: postgres.add(unique="u"))
+    successor = BlockedCall(postgres, lambda: postgres.add(unique="u"))
     canceller.commit()
     assert successor.result() != claim.id
     assert postgres.row(successor.result())["held"] == "quiescing"
@@ -86,9 +86,9 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
 def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(postgres):
     old = postgres.add(unique="u")
     postgres.store.actions.cancel(old, CANCELLED)
-    enqueuer = Hand(postgres)
+    enqueuer = ManualTransaction(postgres)
     new = enqueuer.enqueue(postgres.new(unique="u"))
-    retry = Background(postgres, lambda: postgres.store.actions.retry(old))
+    retry = BlockedCall(postgres, lambda: postgres.store.actions.retry(old))
     enqueuer.commit()
     with pytest.raises(KeyConflict, match=new):
         retry.result()
@@ -98,12 +98,12 @@ def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(post
 def test_batches_with_the_same_unique_names_in_another_order_do_not_deadlock(postgres):
     """The second waits before it has locked anything, so the first can lock its second name."""
     lane = postgres.lane()
-    first = Hand(postgres)
+    first = ManualTransaction(postgres)
     steps = enqueue_steps([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})
     name, values = next(steps)
     assert name == "lock_unique_names"
     first.do(name, **values)
-    second = Background(
+    second = BlockedCall(
         postgres, lambda: postgres.store.enqueuer.enqueue([postgres.new(unique="b"), postgres.new(unique="a")])
     )
     name, values = steps.send([])
@@ -113,11 +113,11 @@ def test_batches_with_the_same_unique_names_in_another_order_do_not_deadlock(pos
 
 
 def test_a_writer_that_rolls_back_on_sqlite_leaves_the_key_to_the_next(sqlite_url):
-    world = World(sqlite_url)
-    peer = world.another_store()
-    world.store.prepare()
+    harness = StoreHarness(sqlite_url)
+    peer = harness.another_store()
+    harness.store.prepare()
     held, rolled_back = threading.Event(), threading.Event()
-    run = world.new(key="k")
+    run = harness.new(key="k")
 
     class Stop(Exception):
         pass
@@ -130,13 +130,13 @@ def test_a_writer_that_rolls_back_on_sqlite_leaves_the_key_to_the_next(sqlite_ur
 
     def winner():
         with pytest.raises(Stop):
-            world.store.enqueuer._transaction("client", work)
+            harness.store.enqueuer._transaction("client", work)
 
     thread = threading.Thread(target=winner)
     thread.start()
     held.wait(10)
-    waiter = world.new(key="k")
+    waiter = harness.new(key="k")
     assert peer.enqueuer.enqueue([waiter]) == [waiter.id]
     thread.join()
-    assert world.rows("runs") == 1
-    world.close()
+    assert harness.rows("runs") == 1
+    harness.close()

@@ -13,8 +13,8 @@ import pytest
 from holdfast.database import Statements
 from holdfast.store.module import json_rows
 from tests.store.test_plans import explain, walk
-from tests.support.graph_world import node, submit
-from tests.support.world import CANCELLED, World, end_of
+from tests.support.graph_harness import node, submit
+from tests.support.store_harness import CANCELLED, StoreHarness, end_of
 
 SLACK = 1.3
 FEW, MANY = 40, 400
@@ -24,9 +24,9 @@ LOOKED_AT = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filt
 class Counting:
     """A store on SQLite that counts the steps of the virtual machine."""
 
-    def __init__(self, world):
+    def __init__(self, harness):
         self.steps = 0
-        self.store = world.another_store()
+        self.store = harness.another_store()
         connect = self.store.database._open
 
         def connecting(*given):
@@ -47,23 +47,23 @@ class Counting:
 
 @pytest.fixture
 def sqlite(sqlite_url):
-    world = World(sqlite_url)
-    world.session("w", lease=1e6)
-    yield world
-    world.close()
+    harness = StoreHarness(sqlite_url)
+    harness.session("w", lease=1e6)
+    yield harness
+    harness.close()
 
 
-def fan(world, size, task="many"):
+def fan(harness, size, task="many"):
     """Submit a fan: one node, `width` nodes behind it, one behind all of those."""
     names = [f"n{n}" for n in range(size)]
-    return submit(world, node(world, "a"), *(node(world, name, "a", task=task) for name in names),
-                  node(world, "z", *names, task="last"))  # fmt: skip
+    return submit(harness, node(harness, "a"), *(node(harness, name, "a", task=task) for name in names),
+                  node(harness, "z", *names, task="last"))  # fmt: skip
 
 
-def cost_of_ending(world, counting, count, tasks=("task",)):
+def cost_of_ending(harness, counting, count, tasks=("task",)):
     claims = []
     while len(claims) < count:
-        claims += world.claim("w", count - len(claims), tasks)
+        claims += harness.claim("w", count - len(claims), tasks)
     ends = [end_of(claim, in_tree=True) for claim in claims]
     return counting.of(lambda store: store.attempts.end("w", ends))
 
@@ -114,12 +114,12 @@ def test_the_cost_of_cancel_and_retry_grows_with_the_nodes(sqlite):
 
 @pytest.fixture
 def postgres(postgres_url):
-    world = World(postgres_url)
-    world.store.prepare()
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
     for table in ("runs", "edges"):
-        world.sql(f"alter table {{schema}}{table} set (autovacuum_enabled = off)")
-    yield world
-    world.close()
+        harness.sql(f"alter table {{schema}}{table} set (autovacuum_enabled = off)")
+    yield harness
+    harness.close()
 
 
 def rows_of(nodes):

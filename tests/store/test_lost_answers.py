@@ -13,7 +13,7 @@ from holdfast.database import base
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Claim
 from tests.support.proxy import COMMIT, Proxy
-from tests.support.world import CANCELLED, SECOND, World, end_of
+from tests.support.store_harness import CANCELLED, SECOND, StoreHarness, end_of
 
 ENQUEUE = b'insert into "holdfast".runs'
 CLAIM = b"set state = 'running'"
@@ -29,12 +29,12 @@ def proxy(postgres_url):
 
 @pytest.fixture
 def far(proxy):
-    """A world behind the proxy, with tables created and the lane cached."""
-    world = World(proxy.url)
-    world.session("w")
-    world.lane()
-    yield world
-    world.close()
+    """A harness behind the proxy, with tables created and the lane cached."""
+    harness = StoreHarness(proxy.url)
+    harness.session("w")
+    harness.lane()
+    yield harness
+    harness.close()
 
 
 def lose(proxy, lost, trigger):

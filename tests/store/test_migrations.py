@@ -14,8 +14,8 @@ from holdfast.database import migrate, open_database, postgres
 from holdfast.database.migrate import CODE_VERSION, Migration, migrations, newest_version
 from holdfast.errors import SchemaAhead, SchemaBehind, StoreError
 from holdfast.store import Store
-from tests.support.waiting import wait_until
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
+from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.no_tables
 
@@ -32,7 +32,7 @@ print(len(applied))
 """
 
 
-def test_eight_processes_that_start_together_migrate_once(database_url, world):
+def test_eight_processes_that_start_together_migrate_once(database_url, harness):
     """They wait for a common signal, so that they truly race on the empty database."""
     pipes: dict[str, Any] = {"stdin": -1, "stdout": -1, "stderr": -1, "text": True}
     starters = [subprocess.Popen([sys.executable, "-c", STARTER, database_url], **pipes) for _ in range(8)]
@@ -43,65 +43,65 @@ def test_eight_processes_that_start_together_migrate_once(database_url, world):
     outcomes = [(process.communicate(timeout=60), process.returncode) for process in starters]
     assert [code for (_, faults), code in outcomes if code != 0 or faults] == [], outcomes
     assert sorted(int(said) for (said, _), _ in outcomes) == [0] * 7 + [len(migrations())]
-    assert world.store.prepare() == []
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version())
+    assert harness.store.prepare() == []
+    assert dict(harness.sql("select name, value from {schema}meta"))["schema"] == str(newest_version())
 
 
-def test_the_first_use_creates_the_tables(world):
-    assert world.store.prepare() == [migration.name for migration in migrations()]
-    assert world.store.prepare() == []
-    assert world.another_store().prepare() == []
+def test_the_first_use_creates_the_tables(harness):
+    assert harness.store.prepare() == [migration.name for migration in migrations()]
+    assert harness.store.prepare() == []
+    assert harness.another_store().prepare() == []
 
 
-def test_without_migrate_missing_tables_are_an_error_that_says_what_to_do(world):
-    store = world.another_store(migrate=False)
+def test_without_migrate_missing_tables_are_an_error_that_says_what_to_do(harness):
+    store = harness.another_store(migrate=False)
     with pytest.raises(SchemaBehind, match=r"don't exist yet.*: run `holdfast migrate`$"):
         store.lanes.refresh()
-    world.store.prepare()
+    harness.store.prepare()
     assert store.lanes.refresh() == {}
 
 
-def set_meta(world, name, value):
-    world.sql("update {schema}meta set value = :value where name = :name", name=name, value=str(value))
+def set_meta(harness, name, value):
+    harness.sql("update {schema}meta set value = :value where name = :name", name=name, value=str(value))
 
 
-def test_without_migrate_older_tables_are_an_error_with_both_versions(world, monkeypatch):
-    world.store.prepare()
+def test_without_migrate_older_tables_are_an_error_with_both_versions(harness, monkeypatch):
+    harness.store.prepare()
     later = Migration(newest_version() + 1, "9999_later.sql", "create table {schema}later (x int);")
     monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), later))
     with pytest.raises(SchemaBehind, match=f"version {newest_version() - 1}.*needs version {newest_version()}"):
-        world.another_store(migrate=False).prepare()
+        harness.another_store(migrate=False).prepare()
 
 
-def test_tables_that_need_newer_code_are_refused(world):
-    world.store.prepare()
-    set_meta(world, "oldest_code", CODE_VERSION + 1)
+def test_tables_that_need_newer_code_are_refused(harness):
+    harness.store.prepare()
+    set_meta(harness, "oldest_code", CODE_VERSION + 1)
     with pytest.raises(SchemaAhead, match=f"code version {CODE_VERSION + 1}.*upgrade"):
-        world.another_store().lanes.refresh()
+        harness.another_store().lanes.refresh()
     with pytest.raises(SchemaAhead):
-        world.another_store(migrate=False).lanes.refresh()
+        harness.another_store(migrate=False).lanes.refresh()
 
 
-def test_newer_tables_that_old_code_can_live_with_work(world):
-    world.store.prepare()
-    set_meta(world, "schema", newest_version() + 7)
-    store = world.another_store()
+def test_newer_tables_that_old_code_can_live_with_work(harness):
+    harness.store.prepare()
+    set_meta(harness, "schema", newest_version() + 7)
+    store = harness.another_store()
     assert store.prepare() == []
-    run = world.new()
+    run = harness.new()
     assert store.enqueuer.enqueue([run]) == [run.id]
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version() + 7)
+    assert dict(harness.sql("select name, value from {schema}meta"))["schema"] == str(newest_version() + 7)
 
 
-def test_only_the_missing_migrations_are_applied(world, monkeypatch):
-    world.store.prepare()
-    kept = world.add()
+def test_only_the_missing_migrations_are_applied(harness, monkeypatch):
+    harness.store.prepare()
+    kept = harness.add()
     known = migrations()
     later = Migration(newest_version() + 1, "9999_later.sql", "-- oldest code: 1\ncreate table {schema}later (x int);")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
-    assert world.another_store().prepare() == ["9999_later.sql"]
-    assert world.rows("later") == 0
-    assert world.state(kept) == "ready"
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(later.number)
+    assert harness.another_store().prepare() == ["9999_later.sql"]
+    assert harness.rows("later") == 0
+    assert harness.state(kept) == "ready"
+    assert dict(harness.sql("select name, value from {schema}meta"))["schema"] == str(later.number)
 
 
 def test_an_interrupted_migration_is_rolled_back(database_url, monkeypatch):
@@ -119,15 +119,15 @@ def test_an_interrupted_migration_is_rolled_back(database_url, monkeypatch):
     store.close()
 
 
-def test_an_interrupted_migration_leaves_older_tables_unchanged(world, monkeypatch):
-    kept = world.add()
+def test_an_interrupted_migration_leaves_older_tables_unchanged(harness, monkeypatch):
+    kept = harness.add()
     known = migrations()
     broken = Migration(newest_version() + 1, "9999_broken.sql", "alter table {schema}runs add x int; create nonsense;")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
     with pytest.raises(StoreError):
-        world.another_store().prepare()
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(known[-1].number)
-    assert world.state(kept) == "ready"
+        harness.another_store().prepare()
+    assert dict(harness.sql("select name, value from {schema}meta"))["schema"] == str(known[-1].number)
+    assert harness.state(kept) == "ready"
 
 
 def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeypatch):
@@ -135,28 +135,28 @@ def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeyp
     known = migrations()
     later = Migration(newest_version() + 1, "9999_later.sql", f"create table {{schema}}later as {shown};")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
-    world = World(postgres_url)
-    world.store.prepare()
-    assert world.sql("select statement, lock from {schema}later") == [("0", "10s")]
-    assert world.sql(shown) == [("30s", "10s")]
-    world.close()
+    harness = StoreHarness(postgres_url)
+    harness.store.prepare()
+    assert harness.sql("select statement, lock from {schema}later") == [("0", "10s")]
+    assert harness.sql(shown) == [("30s", "10s")]
+    harness.close()
 
 
 def test_a_process_that_starts_waits_for_another_one_that_migrates(postgres_url, monkeypatch):
     monkeypatch.setattr(postgres, "LOCK_TIMEOUT_S", 0.05)
-    world = World(postgres_url)
+    harness = StoreHarness(postgres_url)
     waits = (
         "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
         " and clock_timestamp() - query_start > interval '0.1 s'"
     )
     with ThreadPoolExecutor() as pool, psycopg.connect(postgres_url) as other:
         other.execute("select pg_advisory_xact_lock(hashtextextended('holdfast migration holdfast', 0))")
-        applied = pool.submit(world.store.prepare)
+        applied = pool.submit(harness.store.prepare)
         with psycopg.connect(postgres_url, autocommit=True) as watcher:
             wait_until(lambda: applied.done() or watcher.execute(waits).fetchone())
         other.rollback()
         assert applied.result(timeout=30) == [migration.name for migration in migrations()]
-    world.close()
+    harness.close()
 
 
 def test_migrations_are_numbered_without_gaps_and_say_which_code_they_need():

@@ -9,16 +9,16 @@ import psycopg
 import pytest
 
 from holdfast.store.graphs import gate_completed
-from tests.support.graph_world import gate, node, submit
-from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, World, end_of
+from tests.support.graph_harness import gate, node, submit
+from tests.support.store_harness import CANCELLED, CRASHED, OVERDUE, SECOND, StoreHarness, end_of
 
 
 class Ear:
     """Listens as another program might, in the order of commits."""
 
-    def __init__(self, world: World, channel: str) -> None:
+    def __init__(self, harness: StoreHarness, channel: str) -> None:
         self._channel = channel
-        self._connection = psycopg.connect(world.url, autocommit=True)
+        self._connection = psycopg.connect(harness.url, autocommit=True)
         self._connection.execute(f'listen "{self._channel}"')
 
     def heard(self) -> int:
@@ -36,10 +36,10 @@ class Ear:
 
 @pytest.fixture
 def postgres(postgres_url):
-    world = World(postgres_url)
-    world.session("w", lease=3600)
-    yield world
-    world.close()
+    harness = StoreHarness(postgres_url)
+    harness.session("w", lease=3600)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
@@ -49,72 +49,72 @@ def ear(postgres):
     ear.close()
 
 
-def done(world):
-    assert world.end("w", world.running("w"))
+def done(harness):
+    assert harness.end("w", harness.running("w"))
 
 
-def done_in_a_batch(world):
-    world.add_many(16)
-    claims = world.claim("w", 16)
-    assert len(world.store.attempts.end("w", [end_of(claim) for claim in claims])) == 16
+def done_in_a_batch(harness):
+    harness.add_many(16)
+    claims = harness.claim("w", 16)
+    assert len(harness.store.attempts.end("w", [end_of(claim) for claim in claims])) == 16
 
 
-def failed(world):
-    assert world.end("w", world.running("w"), "failed")
+def failed(harness):
+    assert harness.end("w", harness.running("w"), "failed")
 
 
-def limited(world):
-    world.store.limits.declare([("few", 5, None)])
-    world.add(limits='["[\\"few\\",null]"]')
-    (claim,) = world.store.claims.claim_limited("w", [world.lane()], 1)
-    assert world.end("w", claim, limits=claim.limits)
+def limited(harness):
+    harness.store.limits.declare([("few", 5, None)])
+    harness.add(limits='["[\\"few\\",null]"]')
+    (claim,) = harness.store.claims.claim_limited("w", [harness.lane()], 1)
+    assert harness.end("w", claim, limits=claim.limits)
 
 
-def family(world):
-    assert world.end("w", world.running("w"), in_tree=True)
+def family(harness):
+    assert harness.end("w", harness.running("w"), in_tree=True)
 
 
-def undone(world):
-    claim = world.running("w")
-    assert world.end("w", claim, "undoing", in_tree=True)
-    (claim,) = world.claim("w")
-    assert world.end("w", claim, "undone", state="failed", in_tree=True)
+def undone(harness):
+    claim = harness.running("w")
+    assert harness.end("w", claim, "undoing", in_tree=True)
+    (claim,) = harness.claim("w")
+    assert harness.end("w", claim, "undone", state="failed", in_tree=True)
 
 
-def crashed(world):
-    claim = world.running("w", max_crashes=0)
-    _, ended = world.store.attempts.crash("w", [end_of(claim, "failed", error=CRASHED)])
+def crashed(harness):
+    claim = harness.running("w", max_crashes=0)
+    _, ended = harness.store.attempts.crash("w", [end_of(claim, "failed", error=CRASHED)])
     assert ended == [claim.id]
 
 
-def recovered(world):
-    world.session("dead", lease=1)
-    claim = world.running("dead", max_crashes=0)
-    world.clock.advance(2)
-    assert world.recover("dead").failed == [claim.id]
+def recovered(harness):
+    harness.session("dead", lease=1)
+    claim = harness.running("dead", max_crashes=0)
+    harness.clock.advance(2)
+    assert harness.recover("dead").failed == [claim.id]
 
 
-def cancelled(world):
-    assert world.store.actions.cancel(world.add(), CANCELLED)
+def cancelled(harness):
+    assert harness.store.actions.cancel(harness.add(), CANCELLED)
 
 
-def overdue(world):
-    id = world.add(deadline_in=SECOND)
-    world.clock.advance(2)
-    assert world.store.timers.fail_overdue(OVERDUE) == [id]
+def overdue(harness):
+    id = harness.add(deadline_in=SECOND)
+    harness.clock.advance(2)
+    assert harness.store.timers.fail_overdue(OVERDUE) == [id]
 
 
-def graph(world):
-    made = submit(world, node(world, "only"))
-    (claim,) = world.claim("w")
-    assert world.end("w", claim, in_tree=True)
-    assert world.state(made.id) == "done"
+def graph(harness):
+    made = submit(harness, node(harness, "only"))
+    (claim,) = harness.claim("w")
+    assert harness.end("w", claim, in_tree=True)
+    assert harness.state(made.id) == "done"
 
 
-def gate_opened(world):
-    made = submit(world, gate("ok"))
-    world.store.graphs.conclude_gate(made.id, "ok", gate_completed("ok", "yes", None))
-    assert world.state(made.id) == "done"
+def gate_opened(harness):
+    made = submit(harness, gate("ok"))
+    harness.store.graphs.conclude_gate(made.id, "ok", gate_completed("ok", "yes", None))
+    assert harness.state(made.id) == "done"
 
 
 ENDS = [
@@ -175,15 +175,15 @@ def test_rows_of_dead_watchers_are_pruned(postgres):
 
 def test_watchers_write_nothing_on_databases_that_do_not_notify(sqlite_url):
     """There a listener sees all commits, including its own."""
-    world = World(sqlite_url)
-    watch = world.store.database.change_listener("completions")
+    harness = StoreHarness(sqlite_url)
+    watch = harness.store.database.change_listener("completions")
     stop = threading.Event()
     assert watch.wait(0, stop), "the first look only begins to watch"
-    world.store.watchers.add("client", SECOND)
-    world.store.watchers.renew("client", SECOND)
-    world.store.watchers.remove("client")
+    harness.store.watchers.add("client", SECOND)
+    harness.store.watchers.renew("client", SECOND)
+    harness.store.watchers.remove("client")
     assert not watch.wait(0, stop)
-    world.close()
+    harness.close()
 
 
 def test_a_listener_for_ends_is_not_notified_of_new_work(postgres):
@@ -223,12 +223,12 @@ def test_a_worker_that_died_idle_causes_no_notifications(postgres):
 
 
 def test_closing_one_listener_of_a_file_does_not_close_the_other(sqlite_url):
-    world = World(sqlite_url)
-    ends, work = (world.store.database.change_listener(topic) for topic in ("completions", "work"))
+    harness = StoreHarness(sqlite_url)
+    ends, work = (harness.store.database.change_listener(topic) for topic in ("completions", "work"))
     stop = threading.Event()
     for watch in (ends, work):
         assert watch.wait(0, stop)
     ends.close()
     assert ends._connection._connection is None
     assert work._connection._connection is not None
-    world.close()
+    harness.close()

@@ -9,37 +9,37 @@ import pytest
 
 from holdfast.policy.admission import RECHECK_MICROS, Rate
 from holdfast.store.limits import MAX_UNPARKED_RUNS, counter_key
+from tests.support.manual_transaction import BlockedCall, ManualTransaction
 from tests.support.permits import in_use
-from tests.support.races import Background, Hand
-from tests.support.world import SECOND, World
+from tests.support.store_harness import SECOND, StoreHarness
 
 ONE, SLOW = counter_key("one", ""), counter_key("slow", "")
 
 
-def add(world, *places, **more):
-    return world.add(limits=msgspec.json.encode(places or (ONE,)).decode(), **more)
+def add(harness, *places, **more):
+    return harness.add(limits=msgspec.json.encode(places or (ONE,)).decode(), **more)
 
 
-def claim(world, wanted=8, session="w"):
-    return world.store.claims.claim_limited(session, [world.lane()], wanted)
+def claim(harness, wanted=8, session="w"):
+    return harness.store.claims.claim_limited(session, [harness.lane()], wanted)
 
 
-def prepare(world):
-    world.session("w")
-    world.store.limits.declare([("one", 1, None), ("slow", None, Rate(1, SECOND))])
-    return world
+def prepare(harness):
+    harness.session("w")
+    harness.store.limits.declare([("one", 1, None), ("slow", None, Rate(1, SECOND))])
+    return harness
 
 
 @pytest.fixture
 def postgres(postgres_url):
-    world = World(postgres_url)
-    yield prepare(world)
-    world.close()
+    harness = StoreHarness(postgres_url)
+    yield prepare(harness)
+    harness.close()
 
 
 @pytest.fixture
-def limited(world):
-    return prepare(world)
+def limited(harness):
+    return prepare(harness)
 
 
 # Where transactions meet
@@ -49,7 +49,7 @@ def test_a_parked_run_that_is_locked_for_a_moment_is_checked_soon(postgres):
     add(postgres)
     parked = add(postgres)
     (run,) = claim(postgres)
-    other = Hand(postgres)
+    other = ManualTransaction(postgres)
     other.do("lock_runs", rows=msgspec.json.encode([{"id": parked}]).decode())
     postgres.end("w", run, limits=run.limits)
     other.rollback()
@@ -65,7 +65,7 @@ def test_a_counter_is_not_pruned_while_a_claim_uses_it(postgres):
     (run,) = claim(postgres)
     postgres.end("w", run, limits=run.limits)
     postgres.clock.advance(3601)
-    taking = Hand(postgres)
+    taking = ManualTransaction(postgres)
     rows = msgspec.json.encode([{"place": ONE, "name": "one", "used": 1, "log": "[]", "look_at": None}]).decode()
     taking.do("lock_counters", rows=rows)
     postgres.store.retention.prune_limits()
@@ -80,9 +80,9 @@ def test_permits_that_return_together_are_all_counted(postgres):
     for _ in range(3):
         add(postgres)
     first, *_ = claim(postgres)
-    other = Hand(postgres)
+    other = ManualTransaction(postgres)
     other.do("return_permits", rows=msgspec.json.encode([{"place": ONE, "name": "one", "number": 1}]).decode())
-    ending = Background(postgres, lambda: postgres.end("w", first, limits=first.limits))
+    ending = BlockedCall(postgres, lambda: postgres.end("w", first, limits=first.limits))
     other.commit()
     assert ending.result()
     assert in_use(postgres.store) == {ONE: 1}

@@ -9,29 +9,29 @@ import pytest
 
 from holdfast.policy.admission import RECHECK_MICROS, Rate
 from holdfast.store.limits import counter_key
-from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of
+from tests.support.store_harness import CANCELLED, CRASHED, OVERDUE, SECOND, end_of
 
 ONE = counter_key("one", "")
 SLOW = counter_key("slow", "")
 
 
 @pytest.fixture
-def limited(world):
-    world.session("w")
-    world.store.limits.declare([("one", 1, None), ("slow", None, Rate(2, SECOND))])
-    return world
+def limited(harness):
+    harness.session("w")
+    harness.store.limits.declare([("one", 1, None), ("slow", None, Rate(2, SECOND))])
+    return harness
 
 
-def add(world, *places, **more):
-    return world.add(limits=msgspec.json.encode(places or (ONE,)).decode(), **more)
+def add(harness, *places, **more):
+    return harness.add(limits=msgspec.json.encode(places or (ONE,)).decode(), **more)
 
 
-def claim(world, wanted=8, session="w"):
-    return world.store.claims.claim_limited(session, [world.lane()], wanted)
+def claim(harness, wanted=8, session="w"):
+    return harness.store.claims.claim_limited(session, [harness.lane()], wanted)
 
 
-def counter(world, place=ONE):
-    return world.store.limits.counter(place)
+def counter(harness, place=ONE):
+    return harness.store.limits.counter(place)
 
 
 def test_a_claim_takes_only_as_many_runs_as_permits_and_parks_the_others(limited):
@@ -55,15 +55,15 @@ def test_runs_without_limits_in_the_same_lane_are_claimed_too(limited):
     assert limited.row(two)["held"] == "full"
 
 
-def ends(world, run):
+def ends(harness, run):
     return {
-        "done": lambda: world.end("w", run, in_tree=True),
-        "failed": lambda: world.end("w", run, "failed", error=CRASHED, in_tree=True),
-        "retrying": lambda: world.end("w", run, "retrying", delay=SECOND, in_tree=True),
-        "handed back": lambda: world.end("w", run, "handed_back", in_tree=True),
-        "suspended": lambda: world.wait("w", run, "sleep", delay=SECOND) and world.suspend("w", run),
-        "process crashed": lambda: world.store.attempts.crash("w", [end_of(run, "handed_back", error=CRASHED)]),
-        "worker died": lambda: world.clock.advance(61) or world.recover("w"),
+        "done": lambda: harness.end("w", run, in_tree=True),
+        "failed": lambda: harness.end("w", run, "failed", error=CRASHED, in_tree=True),
+        "retrying": lambda: harness.end("w", run, "retrying", delay=SECOND, in_tree=True),
+        "handed back": lambda: harness.end("w", run, "handed_back", in_tree=True),
+        "suspended": lambda: harness.wait("w", run, "sleep", delay=SECOND) and harness.suspend("w", run),
+        "process crashed": lambda: harness.store.attempts.crash("w", [end_of(run, "handed_back", error=CRASHED)]),
+        "worker died": lambda: harness.clock.advance(61) or harness.recover("w"),
     }
 
 

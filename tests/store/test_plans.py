@@ -20,7 +20,7 @@ from holdfast.store.claims import LaneCursor, ScanRange
 from holdfast.store.module import json_rows
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
-from tests.support.world import World, end_of
+from tests.support.store_harness import StoreHarness, end_of
 
 ONLY_POSTGRES = {"add_new_runs"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
@@ -39,12 +39,12 @@ SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_m
 def postgres(postgres_server_url):
     """The table, never analyzed: autovacuum is off for it."""
     url = create_database(postgres_server_url)
-    world = World(url)
+    harness = StoreHarness(url)
     for table in TABLES:
-        world.sql(f"alter table {{schema}}{table} set (autovacuum_enabled = off)")
-    fill(world)
-    yield world
-    world.close()
+        harness.sql(f"alter table {{schema}}{table} set (autovacuum_enabled = off)")
+    fill(harness)
+    yield harness
+    harness.close()
     drop_database(postgres_server_url, database_of(url))
 
 
@@ -166,13 +166,13 @@ from generate_series(1, 40000) n
 
 def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(postgres_url):
     """Sorting a few rows would cost less, but the cached plan stays when they have become many."""
-    with closing(World(postgres_url)) as world:
-        world.sql(MIXED)
-        world.sql("analyze {schema}runs")
-        claim = Statements("holdfast.store.sql", world.store.database.dialect).get("claim", 512)
+    with closing(StoreHarness(postgres_url)) as harness:
+        harness.sql(MIXED)
+        harness.sql("analyze {schema}runs")
+        claim = Statements("holdfast.store.sql", harness.store.database.dialect).get("claim", 512)
         values = {"session": "w", "ranges": json_rows([ScanRange(1), ScanRange(2)]), "now": None}
         explained = Statement("explained", f"explain {claim.sql}", claim.parameters)
-        rows = world.store.database.connection("claim").run(lambda connection: connection.execute(explained, values))
+        rows = harness.store.database.connection("claim").run(lambda connection: connection.execute(explained, values))
         plan = "\n".join(row[0] for row in rows)
         assert plan.count("Index Scan using holdfast_runs_ready") == 2, plan
 
@@ -208,10 +208,10 @@ def walk(node):
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory):
-    world = World(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'holdfast.db'}")
-    fill(world)
-    yield world
-    world.close()
+    harness = StoreHarness(f"sqlite:///{tmp_path_factory.mktemp('plans') / 'holdfast.db'}")
+    fill(harness)
+    yield harness
+    harness.close()
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
@@ -239,12 +239,12 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
 
 def test_a_claim_on_sqlite_isnt_misled_by_statistics_of_equal_runs(sqlite_url):
     """All runs have one lane, priority and turn, and were ready when analyzed."""
-    with closing(World(sqlite_url)) as world:
-        world.session("w19")
-        world.add_many(2000)
-        world.sql("analyze")
-        text = world.store.claims._context.statements.get("claim").sql
-        plan = [row[3] for row in world.sql(f"explain query plan {text}", **(VALUES | HOT["claim"][0]))]
+    with closing(StoreHarness(sqlite_url)) as harness:
+        harness.session("w19")
+        harness.add_many(2000)
+        harness.sql("analyze")
+        text = harness.store.claims._context.statements.get("claim").sql
+        plan = [row[3] for row in harness.sql(f"explain query plan {text}", **(VALUES | HOT["claim"][0]))]
         assert [step for step in plan if "rowid<" in step or step.startswith("SCAN x")] == []
 
 
@@ -273,26 +273,26 @@ def walks_on_sqlite(scan, plan):
 
 
 def test_resumed_claims_do_not_scan_dead_index_entries_kept_by_an_old_snapshot(postgres_url):
-    with closing(World(postgres_url)) as world, psycopg.connect(postgres_url) as old:
-        world.session("w")
+    with closing(StoreHarness(postgres_url)) as harness, psycopg.connect(postgres_url) as old:
+        harness.session("w")
         old.execute("set transaction isolation level repeatable read")
         old.execute("select 1 from holdfast.runs limit 1")
         for _ in range(4):
-            world.add_many(500)
-            while claims := world.claim("w", 512):
-                world.store.attempts.end("w", [end_of(claim) for claim in claims])
+            harness.add_many(500)
+            while claims := harness.claim("w", 512):
+                harness.store.attempts.end("w", [end_of(claim) for claim in claims])
                 last = claims[-1]
-        world.sql("analyze {schema}runs")
+        harness.sql("analyze {schema}runs")
         reached = LaneCursor(last.lane)
         reached.advance(last)
-        on = pages_read(world, "claim", ranges=json_rows(reached.ranges()))
-        assert 3 * on < pages_read(world, "claim", ranges=json_rows(reached.ranges(resume=False)))
+        on = pages_read(harness, "claim", ranges=json_rows(reached.ranges()))
+        assert 3 * on < pages_read(harness, "claim", ranges=json_rows(reached.ranges(resume=False)))
 
 
-def pages_read(world, name, **values):
-    values |= {"session": "w", "now": world.clock.now}
-    statement = Statements("holdfast.store.sql", world.store.database.dialect).get(name, 64)
-    with psycopg.connect(world.url, cursor_factory=psycopg.RawCursor) as connection:
+def pages_read(harness, name, **values):
+    values |= {"session": "w", "now": harness.clock.now}
+    statement = Statements("holdfast.store.sql", harness.store.database.dialect).get(name, 64)
+    with psycopg.connect(harness.url, cursor_factory=psycopg.RawCursor) as connection:
         plan = explain(connection, statement, values, "analyze, buffers,")
         connection.rollback()
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

@@ -16,103 +16,103 @@ from holdfast.database.sqlite import (
     SqliteDatabase,
 )
 from holdfast.database.statements import Statement
-from tests.support.world import CANCELLED
+from tests.support.store_harness import CANCELLED
 
 
-def lanes(world, *queues):
-    return [world.lane("task", queue) for queue in queues]
+def lanes(harness, *queues):
+    return [harness.lane("task", queue) for queue in queues]
 
 
-def test_runs_of_a_paused_queue_stay_ready_and_are_not_claimed(world):
-    world.session("w")
-    paused, other = world.add(queue="billing"), world.add(queue="mail")
-    assert world.store.queues.pause(["billing"]) == ["billing"]
-    claims = world.store.claims.claim("w", lanes(world, "billing", "mail"), 8)
+def test_runs_of_a_paused_queue_stay_ready_and_are_not_claimed(harness):
+    harness.session("w")
+    paused, other = harness.add(queue="billing"), harness.add(queue="mail")
+    assert harness.store.queues.pause(["billing"]) == ["billing"]
+    claims = harness.store.claims.claim("w", lanes(harness, "billing", "mail"), 8)
     assert [claim.id for claim in claims] == [other]
-    assert world.state(paused) == "ready"
+    assert harness.state(paused) == "ready"
 
 
-def test_no_store_claims_after_the_pause_has_committed(world):
-    world.add(queue="billing")
-    world.session("w")
-    asked = lanes(world, "billing")
-    other = world.another_store()
+def test_no_store_claims_after_the_pause_has_committed(harness):
+    harness.add(queue="billing")
+    harness.session("w")
+    asked = lanes(harness, "billing")
+    other = harness.another_store()
     assert other.claims.has_ready(asked)
-    world.store.queues.pause(["billing"])
+    harness.store.queues.pause(["billing"])
     assert other.claims.claim("w", asked, 1) == []
     assert not other.claims.has_ready(asked)
 
 
-def test_a_run_enqueued_into_a_paused_queue_waits(world):
-    world.session("w")
-    world.store.queues.pause(["new queue"])
-    world.add(queue="new queue")
-    assert world.store.claims.claim("w", lanes(world, "new queue"), 1) == []
+def test_a_run_enqueued_into_a_paused_queue_waits(harness):
+    harness.session("w")
+    harness.store.queues.pause(["new queue"])
+    harness.add(queue="new queue")
+    assert harness.store.claims.claim("w", lanes(harness, "new queue"), 1) == []
 
 
-def test_a_resumed_queue_is_claimed_from_in_the_old_order(world):
-    world.session("w")
-    ids = [world.add(queue="billing") for _ in range(3)]
-    world.store.queues.pause(["billing"])
-    assert world.store.queues.resume(["billing"]) == ["billing"]
-    assert [claim.id for claim in world.store.claims.claim("w", lanes(world, "billing"), 4)] == ids
+def test_a_resumed_queue_is_claimed_from_in_the_old_order(harness):
+    harness.session("w")
+    ids = [harness.add(queue="billing") for _ in range(3)]
+    harness.store.queues.pause(["billing"])
+    assert harness.store.queues.resume(["billing"]) == ["billing"]
+    assert [claim.id for claim in harness.store.claims.claim("w", lanes(harness, "billing"), 4)] == ids
 
 
-def test_pause_and_resume_return_only_what_they_changed(world, clock):
-    assert world.store.queues.pause(["b", "a", "a"]) == ["a", "b"]
+def test_pause_and_resume_return_only_what_they_changed(harness, clock):
+    assert harness.store.queues.pause(["b", "a", "a"]) == ["a", "b"]
     clock.advance(5)
-    assert world.store.queues.pause(["a", "c"]) == ["c"]
-    assert world.store.queues.resume(["a", "never named"]) == ["a"]
-    rows = {row.name: row for row in world.store.queues.list_all()}
+    assert harness.store.queues.pause(["a", "c"]) == ["c"]
+    assert harness.store.queues.resume(["a", "never named"]) == ["a"]
+    rows = {row.name: row for row in harness.store.queues.list_all()}
     assert {name: row.paused for name, row in rows.items()} == {"a": 0, "b": 1, "c": 1}
     assert rows["c"].paused_at == rows["b"].paused_at + 5_000_000
     assert rows["a"].paused_at is None
 
 
-def test_a_running_run_of_a_queue_that_is_paused_finishes(world):
-    world.session("w")
-    claim = world.running("w")
-    world.store.queues.pause(["default"])
-    assert world.end("w", claim)
-    assert world.state(claim.id) == "done"
+def test_a_running_run_of_a_queue_that_is_paused_finishes(harness):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.store.queues.pause(["default"])
+    assert harness.end("w", claim)
+    assert harness.state(claim.id) == "done"
 
 
-def test_lanes_of_a_paused_queue_count_as_busy_only_while_something_runs(world):
-    world.session("w")
-    asked = [world.lane()]
-    claim = world.running("w")
-    world.add()
-    world.store.queues.pause(["default"])
-    assert world.store.claims.has_active(asked)
-    world.end("w", claim)
-    assert not world.store.claims.has_active(asked)
-    world.store.queues.resume(["default"])
-    assert world.store.claims.has_active(asked)
+def test_lanes_of_a_paused_queue_count_as_busy_only_while_something_runs(harness):
+    harness.session("w")
+    asked = [harness.lane()]
+    claim = harness.running("w")
+    harness.add()
+    harness.store.queues.pause(["default"])
+    assert harness.store.claims.has_active(asked)
+    harness.end("w", claim)
+    assert not harness.store.claims.has_active(asked)
+    harness.store.queues.resume(["default"])
+    assert harness.store.claims.has_active(asked)
 
 
-def test_a_scheduled_run_of_a_paused_queue_is_not_active(world):
-    world.session("w")
-    claim = world.running("w")
-    world.store.actions.cancel(claim.id, CANCELLED)
-    world.store.actions.retry(claim.id)
-    asked = [world.lane()]
-    assert world.row(claim.id)["session"] == "w", "its worker has not let go yet"
-    assert world.store.claims.has_active(asked)
-    world.store.queues.pause(["default"])
-    assert not world.store.claims.has_active(asked)
+def test_a_scheduled_run_of_a_paused_queue_is_not_active(harness):
+    harness.session("w")
+    claim = harness.running("w")
+    harness.store.actions.cancel(claim.id, CANCELLED)
+    harness.store.actions.retry(claim.id)
+    asked = [harness.lane()]
+    assert harness.row(claim.id)["session"] == "w", "its worker has not let go yet"
+    assert harness.store.claims.has_active(asked)
+    harness.store.queues.pause(["default"])
+    assert not harness.store.claims.has_active(asked)
 
 
-def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_not(world, clock):
-    world.session("w")
-    world.end("w", world.running("w"))
-    world.running("w")
+def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_not(harness, clock):
+    harness.session("w")
+    harness.end("w", harness.running("w"))
+    harness.running("w")
     oldest = clock.now
-    world.add()
+    harness.add()
     clock.advance(10)
-    world.add("other")
-    world.add(delay=60_000_000)
-    world.add(queue="mail")
-    counted = {(c.queue, c.state): c for c in world.store.queues.count_unfinished()}
+    harness.add("other")
+    harness.add(delay=60_000_000)
+    harness.add(queue="mail")
+    counted = {(c.queue, c.state): c for c in harness.store.queues.count_unfinished()}
     assert {place: count.runs for place, count in counted.items()} == {
         ("default", "running"): 1,
         ("default", "ready"): 2,
@@ -123,50 +123,50 @@ def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_no
     assert counted["default", "ready"].now == oldest + 10_000_000
 
 
-def test_held_runs_count_as_ready(world):
-    id = world.add()
-    world.sql("update {schema}runs set held = 'quiescing'")
-    (count,) = world.store.queues.count_unfinished()
+def test_held_runs_count_as_ready(harness):
+    id = harness.add()
+    harness.sql("update {schema}runs set held = 'quiescing'")
+    (count,) = harness.store.queues.count_unfinished()
     assert (count.state, count.runs) == ("ready", 1), id
 
 
-def test_every_queue_that_was_ever_used_or_paused_is_listed_by_name(world):
-    world.add(queue="b")
-    world.add(queue="b", task="other")
-    world.store.queues.pause(["c"])
-    world.store.queues.pause(["a"])
-    world.store.queues.resume(["a"])
-    assert [row.name for row in world.store.queues.list_all()] == ["a", "b", "c"]
+def test_every_queue_that_was_ever_used_or_paused_is_listed_by_name(harness):
+    harness.add(queue="b")
+    harness.add(queue="b", task="other")
+    harness.store.queues.pause(["c"])
+    harness.store.queues.pause(["a"])
+    harness.store.queues.resume(["a"])
+    assert [row.name for row in harness.store.queues.list_all()] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ["'; drop table runs; --", "with space", "ü☂", "%s $1 :x {y}"])
-def test_odd_queue_names_are_paused_like_any_other(world, name):
-    world.session("w")
-    world.add(queue=name)
-    world.store.queues.pause([name])
-    assert world.store.claims.claim("w", lanes(world, name), 1) == []
+def test_odd_queue_names_are_paused_like_any_other(harness, name):
+    harness.session("w")
+    harness.add(queue=name)
+    harness.store.queues.pause([name])
+    assert harness.store.claims.claim("w", lanes(harness, name), 1) == []
 
 
-def test_resuming_notifies_listeners(world):
-    world.session("w")
-    world.store.sessions.mark_idle("w", True)
-    world.store.queues.pause(["default"])
-    watch = world.store.database.change_listener()
+def test_resuming_notifies_listeners(harness):
+    harness.session("w")
+    harness.store.sessions.mark_idle("w", True)
+    harness.store.queues.pause(["default"])
+    watch = harness.store.database.change_listener()
     heard: list[bool] = []
     stop = threading.Event()
     watch.wait(0, stop)  # the first look only begins to watch
     listening = threading.Thread(target=lambda: heard.append(watch.wait(30, stop)))
     listening.start()
     began = time.monotonic()
-    world.store.queues.resume(["default"])
+    harness.store.queues.resume(["default"])
     listening.join(30)
     watch.close()
     assert heard == [True]
     assert time.monotonic() - began < 20
 
 
-def test_an_interrupted_listener_stops_at_once(world):
-    watch = world.store.database.change_listener()
+def test_an_interrupted_listener_stops_at_once(harness):
+    watch = harness.store.database.change_listener()
     stop = threading.Event()
     watch.wait(0, stop)  # the first look only begins to watch
     while watch.wait(0.01, stop):  # what was heard of the beginning

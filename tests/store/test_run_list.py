@@ -14,7 +14,7 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.filters import RunFilter
 from holdfast.store import run_list
 from holdfast.store.module import json_rows
-from tests.support.world import SECOND
+from tests.support.store_harness import SECOND
 
 COUNT = 400
 PER_RUN = 60 * SECOND
@@ -51,13 +51,13 @@ def id_at(micros: int, n: int) -> str:
 
 
 @pytest.fixture
-def many(world):
+def many(harness):
     """Some hundred runs of all kinds, one a minute, as the rows that went in."""
     chance = random.Random(7)
-    lanes = [world.lane(task, queue) for task in ("t1", "t2") for queue in ("q1", "q2")]
+    lanes = [harness.lane(task, queue) for task in ("t1", "t2") for queue in ("q1", "q2")]
     rows = []
     for n in range(COUNT):
-        created_at = world.clock() + n * PER_RUN
+        created_at = harness.clock() + n * PER_RUN
         state = chance.choice(STORED)
         ended = state in ("done", "failed", "cancelled", "skipped")
         unfinished = state in ("ready", "scheduled", "waiting")
@@ -73,13 +73,13 @@ def many(world):
                 "kind": "graph" if state == "waiting" and n % 2 == 0 else None,
             }
         )  # fmt: skip
-    world.sql(INSERT, rows=json_rows(rows))
+    harness.sql(INSERT, rows=json_rows(rows))
     return rows
 
 
-def everything(world):
+def everything(harness):
     """Return every run as it is shown, newest first, by a full scan."""
-    found = world.sql("select id, state, task, queue from {schema}shown_runs order by id desc")
+    found = harness.sql("select id, state, task, queue from {schema}shown_runs order by id desc")
     return {str(id): (state, task, queue) for id, state, task, queue in found}
 
 
@@ -137,24 +137,24 @@ def random_filter(chance, many):
 
 
 @pytest.mark.parametrize(("walk", "few"), [(10_000, 2_000), (40, 10), (25, 100)])
-def test_pages_equal_a_full_scan(world, many, monkeypatch, walk, few):
+def test_pages_equal_a_full_scan(harness, many, monkeypatch, walk, few):
     """Whether streams are cut off, whether heaps count as small: no run is missed or returned twice."""
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", walk)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS", few)
     monkeypatch.setattr(run_list, "PORTION_SIZES", (5, 30))
     chance = random.Random(walk)
     rows = {row["id"]: row for row in many}
-    shown = everything(world)
+    shown = everything(harness)
     for _ in range(30):
         asked = random_filter(chance, many)
         expected = [id for id in shown if fits(asked, rows[id], shown[id])]
-        assert all_pages(world, asked, chance.choice((7, 20, 1000))) == expected, asked
+        assert all_pages(harness, asked, chance.choice((7, 20, 1000))) == expected, asked
 
 
-def all_pages(world, asked, size):
+def all_pages(harness, asked, size):
     found, after = [], None
     while True:
-        page = world.store.run_list.page(asked, size, after)
+        page = harness.store.run_list.page(asked, size, after)
         assert len(page.rows) <= size
         assert page.partial == (page.after is not None and len(page.rows) < size) or len(page.rows) == size
         found += [row.id for row in page.rows]
@@ -164,54 +164,54 @@ def all_pages(world, asked, size):
         after = page.after
 
 
-def test_a_page_that_skips_too_many_is_partial_and_has_a_cursor(world, many, monkeypatch):
+def test_a_page_that_skips_too_many_is_partial_and_has_a_cursor(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
-    first = world.store.run_list.page(RunFilter(tag="nobody has it"), 10)
+    first = harness.store.run_list.page(RunFilter(tag="nobody has it"), 10)
     assert (first.rows, first.partial) == ([], True)
     passed = [row["id"] for row in many if row["id"] >= first.after]
     assert len(passed) == 100
-    assert world.store.run_list.page(RunFilter(tag="red"), 5).partial is False
+    assert harness.store.run_list.page(RunFilter(tag="red"), 5).partial is False
 
 
-def test_error_search_matches_message_type_and_code_not_the_json(world):
-    lane = world.lane("t", "q")
+def test_error_search_matches_message_type_and_code_not_the_json(harness):
+    lane = harness.lane("t", "q")
     error = '{"code":"timeout","type":"shop.Déjà","message":"line\\none \\u00e9 \\\\","traceback":"File x"}'
-    row = {"id": id_at(world.clock(), 1), "lane": lane, "state": "failed", "created_at": 1, "finished_at": 2}
-    world.sql(INSERT, rows=json_rows([row | {"error": error}]))
+    row = {"id": id_at(harness.clock(), 1), "lane": lane, "state": "failed", "created_at": 1, "finished_at": 2}
+    harness.sql(INSERT, rows=json_rows([row | {"error": error}]))
     for text, found in {
         "TIMEOUT": 1, "shop.D": 1, "one é \\": 1, "é": 1,
         "message": 0, "traceback": 0, "File x": 0, "null": 0, '"': 0, "\\n": 0,
     }.items():  # fmt: skip
-        assert len(world.store.run_list.page(RunFilter(error=text), 10).rows) == found, text
+        assert len(harness.store.run_list.page(RunFilter(error=text), 10).rows) == found, text
 
 
-def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(world, many, monkeypatch):
+def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
-    page = world.store.run_list.page(RunFilter(queue="q1", tag="nobody has it"), 10)
-    lanes = {world.lane(task, "q1") for task in ("t1", "t2")}
+    page = harness.store.run_list.page(RunFilter(queue="q1", tag="nobody has it"), 10)
+    lanes = {harness.lane(task, "q1") for task in ("t1", "t2")}
     passed = [row for row in many if row["id"] >= page.after and row["lane"] in lanes and row["finished_at"]]
     assert page.partial
     assert len(passed) <= 40
 
 
-def test_small_heaps_may_be_too_large_together(world, many, monkeypatch):
+def test_small_heaps_may_be_too_large_together(harness, many, monkeypatch):
     asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
-    assert world.store.run_list.page(asked, 10) == ([], None, False)
+    assert harness.store.run_list.page(asked, 10) == ([], None, False)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS_TOTAL", 20)
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
-    assert world.store.run_list.page(asked, 10).partial
+    assert harness.store.run_list.page(asked, 10).partial
 
 
-def test_an_unknown_task_needs_no_scan(world, many, monkeypatch):
+def test_an_unknown_task_needs_no_scan(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
-    assert world.store.run_list.page(RunFilter(task="unknown"), 10) == ([], None, False)
+    assert harness.store.run_list.page(RunFilter(task="unknown"), 10) == ([], None, False)
 
 
-def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypatch):
+def test_failed_runs_are_found_behind_any_number_of_others(harness, many, monkeypatch):
     """By an index of their own, without a scan."""
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 1)
     failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
-    page = world.store.run_list.page(RunFilter(states=("failed",)), 10)
+    page = harness.store.run_list.page(RunFilter(states=("failed",)), 10)
     assert ([row.id for row in page.rows], page.partial) == (failed[:10], False)
 
 

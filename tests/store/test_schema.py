@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.database import DataFault
 from holdfast.model.run import FINAL_STATES, RUN_STATES
-from tests.support.world import CANCELLED
+from tests.support.store_harness import CANCELLED
 
 SET = "update {schema}runs set "
 
@@ -32,48 +32,48 @@ SET = "update {schema}runs set "
         "fence = null",
     ],
 )
-def test_constraints_reject_inconsistent_ready_runs(world, change):
-    id = world.add()
-    before = world.row(id)
+def test_constraints_reject_inconsistent_ready_runs(harness, change):
+    id = harness.add()
+    before = harness.row(id)
     with pytest.raises(DataFault):
-        world.sql(SET + change)
-    assert world.row(id) == before
+        harness.sql(SET + change)
+    assert harness.row(id) == before
 
 
-def test_a_running_run_cant_lose_its_session(world):
-    world.session("w")
-    world.running("w")
+def test_a_running_run_cant_lose_its_session(harness):
+    harness.session("w")
+    harness.running("w")
     with pytest.raises(DataFault):
-        world.sql(SET + "session = null")
+        harness.sql(SET + "session = null")
 
 
-def test_a_finished_run_cant_lose_its_end(world):
-    world.store.actions.cancel(world.add(), CANCELLED)
+def test_a_finished_run_cant_lose_its_end(harness):
+    harness.store.actions.cancel(harness.add(), CANCELLED)
     with pytest.raises(DataFault):
-        world.sql(SET + "finished_at = null")
+        harness.sql(SET + "finished_at = null")
     with pytest.raises(DataFault):
-        world.sql(SET + "state = 'ready'")
+        harness.sql(SET + "state = 'ready'")
 
 
-def test_every_state_of_the_model_is_one_of_the_schema(world):
-    world.add()
+def test_every_state_of_the_model_is_one_of_the_schema(harness):
+    harness.add()
     for state in RUN_STATES:
         finished = "1" if state in FINAL_STATES else "null"
-        world.sql(SET + f"state = :state, session = 'w', due_at = 1, finished_at = {finished}", state=state)
-        assert world.sql("select state from {schema}runs") == [(state,)]
+        harness.sql(SET + f"state = :state, session = 'w', due_at = 1, finished_at = {finished}", state=state)
+        assert harness.sql("select state from {schema}runs") == [(state,)]
 
 
-def test_two_unfinished_runs_cant_have_one_unique_name(world):
-    world.add(unique="a")
-    world.add(unique="b")
+def test_two_unfinished_runs_cant_have_one_unique_name(harness):
+    harness.add(unique="a")
+    harness.add(unique="b")
     with pytest.raises(DataFault):
-        world.sql(SET + "unique_name = 'same'")
+        harness.sql(SET + "unique_name = 'same'")
 
 
-def test_two_finished_runs_may_have_one_unique_name(world):
+def test_two_finished_runs_may_have_one_unique_name(harness):
     for _ in range(2):
-        world.store.actions.cancel(world.add(unique="u"), CANCELLED)
-    assert world.sql("select count(distinct unique_name), count(*) from {schema}runs") == [(1, 2)]
+        harness.store.actions.cancel(harness.add(unique="u"), CANCELLED)
+    assert harness.sql("select count(distinct unique_name), count(*) from {schema}runs") == [(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_two_finished_runs_may_have_one_unique_name(world):
         ("meta", "name, value", "'x', '1'"),
     ],
 )
-def test_duplicate_rows_are_rejected(world, table, columns, values):
+def test_duplicate_rows_are_rejected(harness, table, columns, values):
     run = "cast('00000000-0000-7000-8000-000000000000' as {uuid})"
     insert = f"insert into {{schema}}{table} ({columns}) values ({values.replace('{run}', run)})"
-    world.sql(insert)
+    harness.sql(insert)
     with pytest.raises(DataFault):
-        world.sql(insert)
+        harness.sql(insert)
 
 
-def test_one_id_is_one_run(world):
-    world.add_many(2)
+def test_one_id_is_one_run(harness):
+    harness.add_many(2)
     with pytest.raises(DataFault):
-        world.sql(SET + "id = cast('00000000-0000-7000-8000-000000000000' as {uuid})")
+        harness.sql(SET + "id = cast('00000000-0000-7000-8000-000000000000' as {uuid})")

@@ -16,8 +16,8 @@ from holdfast.database import sqlite_write_queue
 from holdfast.database.fair_lock import FairLock
 from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.errors import StoreUnavailable
-from tests.support.waiting import wait_until
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -156,39 +156,39 @@ def test_a_forked_child_releases_nothing_of_its_parent(queue: Callable[..., Sqli
 
 def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "holdfast.db-lock").mkdir()  # can't be opened, whoever one is
-    world = World(sqlite_url)
-    assert world.state(world.add()) == "ready"
-    with world.store.database.transaction() as connection:
+    harness = StoreHarness(sqlite_url)
+    assert harness.state(harness.add()) == "ready"
+    with harness.store.database.transaction() as connection:
         assert connection.execute("select 1") == [(1,)]
-    world.close()
+    harness.close()
 
 
 def test_the_holder_of_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_write_queue, "WAIT_TIMEOUT_S", 0.05)
     monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_TIMEOUT_S", 0.02)
-    world = World(sqlite_url)
-    other = world.another_store()
-    lane = world.lane()
+    harness = StoreHarness(sqlite_url)
+    other = harness.another_store()
+    lane = harness.lane()
     assert lane
-    with world.store.database.transaction():
-        holder = world.store.database.long_writer()
+    with harness.store.database.transaction():
+        holder = harness.store.database.long_writer()
         assert holder is not None
         assert holder.pid == os.getpid()
         with pytest.raises(StoreUnavailable, match=f"held by process {os.getpid()}"):
             other.sessions.mark_idle("nobody", True)
-    assert world.store.database.long_writer() is None
-    world.close()
+    assert harness.store.database.long_writer() is None
+    harness.close()
 
 
 def test_another_programs_writer_is_waited_for(sqlite_url: str, tmp_path: Path) -> None:
-    world = World(sqlite_url)
-    world.lane()
+    harness = StoreHarness(sqlite_url)
+    harness.lane()
     other = apsw.Connection(str(tmp_path / "holdfast.db"))
     other.execute("begin immediate")
     threading.Timer(0.2, lambda: other.execute("rollback")).start()
-    assert world.state(world.add()) == "ready"
+    assert harness.state(harness.add()) == "ready"
     other.close()
-    world.close()
+    harness.close()
 
 
 # Threads of one process

@@ -11,7 +11,7 @@ import holdfast.store
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
 from holdfast.database.statements import Statement, StatementSource, parse_statements, read_sources, render
 from holdfast.testing.server import create_database, database_of, drop_database
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 SOURCES = read_sources("holdfast.store.sql")
 DIALECTS = {"postgres": PostgresDialect("holdfast"), "sqlite": SqliteDialect()}
@@ -28,10 +28,10 @@ def test_a_statement_is_understood_by_its_database(source, request):
     for name, dialect in DIALECTS.items():
         if not fits(source, name):
             continue
-        world = request.getfixturevalue(f"{name}_tables")
+        harness = request.getfixturevalue(f"{name}_tables")
         statement = render(source, dialect, limit=8)
         explained = Statement(source.name, f"explain {statement.sql}", statement.parameters)
-        line = world.store.database.connection("client")
+        line = harness.store.database.connection("client")
         assert line.run(lambda connection, it=explained: connection.execute(it, dict.fromkeys(it.parameters)))
 
 
@@ -48,10 +48,10 @@ def postgres_tables(postgres_server_url):
 
 
 def _tables(url):
-    world = World(url)
-    world.store.prepare()
-    yield world
-    world.close()
+    harness = StoreHarness(url)
+    harness.store.prepare()
+    yield harness
+    harness.close()
 
 
 @pytest.mark.parametrize("name", DIALECTS)

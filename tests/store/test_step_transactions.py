@@ -7,25 +7,25 @@ import pytest
 
 from holdfast.errors import TaskError
 from tests.support.proxy import COMMIT, Proxy
-from tests.support.world import CANCELLED, World, record_of
+from tests.support.store_harness import CANCELLED, StoreHarness, record_of
 
 
 @pytest.fixture
-def claim(world):
-    return prepare(world)
+def claim(harness):
+    return prepare(harness)
 
 
-def prepare(world):
-    world.session("w")
-    world.sql("create table effects (what text)")
-    return world.running("w")
+def prepare(harness):
+    harness.session("w")
+    harness.sql("create table effects (what text)")
+    return harness.running("w")
 
 
 class Work:
     """Application code with an effect in a table of its own."""
 
-    def __init__(self, world, then=lambda _connection: None):
-        self._mark = "%s" if world.on_postgres else "?"
+    def __init__(self, harness, then=lambda _connection: None):
+        self._mark = "%s" if harness.on_postgres else "?"
         self._then = then
         self.calls = 0
 
@@ -36,60 +36,60 @@ class Work:
         return f'"{self.calls}"'
 
 
-def effects(world):
-    return [what for (what,) in world.sql("select what from effects")]
+def effects(harness):
+    return [what for (what,) in harness.sql("select what from effects")]
 
 
-def run(world, claim, work, n=1, session="w"):
-    return world.store.step_transactions.run(session, record_of(claim, n, "t", value=None), work)
+def run(harness, claim, work, n=1, session="w"):
+    return harness.store.step_transactions.run(session, record_of(claim, n, "t", value=None), work)
 
 
-def test_the_effect_and_its_checkpoint_commit_together(world, claim):
-    assert run(world, claim, Work(world)) == '"1"'
-    assert effects(world) == ["call 1"]
-    assert world.steps(claim.id) == [(1, "t", "step", '"1"')]
+def test_the_effect_and_its_checkpoint_commit_together(harness, claim):
+    assert run(harness, claim, Work(harness)) == '"1"'
+    assert effects(harness) == ["call 1"]
+    assert harness.steps(claim.id) == [(1, "t", "step", '"1"')]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "done", "lease over", "of another session", "taken over"])
-def test_the_effect_of_a_lost_run_is_rolled_back(world, claim, how):
+def test_the_effect_of_a_lost_run_is_rolled_back(harness, claim, how):
     session = "w"
     if how == "cancelled":
-        world.store.actions.cancel(claim.id, CANCELLED)
+        harness.store.actions.cancel(claim.id, CANCELLED)
     elif how == "done":
-        world.end("w", claim)
+        harness.end("w", claim)
     elif how == "of another session":
-        session = world.session("v")
+        session = harness.session("v")
     else:
-        world.clock.advance(60)
+        harness.clock.advance(60)
     if how == "taken over":
-        world.recover("w")
-        world.session("v")
-        world.claim("v")
-        world.session("w")
-    work = Work(world)
-    assert run(world, claim, work, session=session) is None
-    assert (work.calls, effects(world), world.steps(claim.id)) == (1, [], [])
+        harness.recover("w")
+        harness.session("v")
+        harness.claim("v")
+        harness.session("w")
+    work = Work(harness)
+    assert run(harness, claim, work, session=session) is None
+    assert (work.calls, effects(harness), harness.steps(claim.id)) == (1, [], [])
 
 
-def test_an_error_in_application_code_rolls_back_and_propagates(world, claim):
+def test_an_error_in_application_code_rolls_back_and_propagates(harness, claim):
     def fail(_connection):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        run(world, claim, Work(world, fail))
-    assert (effects(world), world.steps(claim.id)) == ([], [])
-    assert run(world, claim, Work(world)) == '"1"', "the connection can be used again"
-    assert effects(world) == ["call 1"]
+        run(harness, claim, Work(harness, fail))
+    assert (effects(harness), harness.steps(claim.id)) == ([], [])
+    assert run(harness, claim, Work(harness)) == '"1"', "the connection can be used again"
+    assert effects(harness) == ["call 1"]
 
 
 def test_a_run_is_not_locked_while_application_code_runs(postgres_url):
-    world = World(postgres_url)
-    claim = prepare(world)
-    other = world.another_store()
-    assert run(world, claim, Work(world, lambda _: other.actions.send(claim.id, "topic", "1"))) == '"1"'
-    assert run(world, claim, Work(world, lambda _: other.actions.cancel(claim.id, CANCELLED)), n=2) is None
-    assert (effects(world), world.state(claim.id)) == (["call 1"], "cancelled")
-    world.close()
+    harness = StoreHarness(postgres_url)
+    claim = prepare(harness)
+    other = harness.another_store()
+    assert run(harness, claim, Work(harness, lambda _: other.actions.send(claim.id, "topic", "1"))) == '"1"'
+    assert run(harness, claim, Work(harness, lambda _: other.actions.cancel(claim.id, CANCELLED)), n=2) is None
+    assert (effects(harness), harness.state(claim.id)) == (["call 1"], "cancelled")
+    harness.close()
 
 
 CONFLICT = """
@@ -104,21 +104,21 @@ for each row execute function conflict();
 
 
 def test_after_a_conflict_at_commit_application_code_is_called_again(postgres_url):
-    world = World(postgres_url)
-    claim = prepare(world)
+    harness = StoreHarness(postgres_url)
+    claim = prepare(harness)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(CONFLICT)
-    work = Work(world)
-    assert run(world, claim, work) == '"2"'
+    work = Work(harness)
+    assert run(harness, claim, work) == '"2"'
     assert work.calls == 2
-    assert (effects(world), world.steps(claim.id)) == (["call 2"], [(1, "t", "step", '"2"')])
-    world.close()
+    assert (effects(harness), harness.steps(claim.id)) == (["call 2"], [(1, "t", "step", '"2"')])
+    harness.close()
 
 
 def test_after_a_conflict_with_the_checkpoint_application_code_is_called_again(postgres_url):
     """Application code has an old snapshot, and the run that the checkpoint locks has changed since."""
-    world = World(postgres_url)
-    claim = prepare(world)
+    harness = StoreHarness(postgres_url)
+    claim = prepare(harness)
 
     class OnASnapshot(Work):
         def __call__(self, connection):
@@ -127,36 +127,36 @@ def test_after_a_conflict_with_the_checkpoint_application_code_is_called_again(p
 
     def change_the_run(_connection):
         if work.calls == 1:
-            world.sql("update {schema}runs set priority = 1")
+            harness.sql("update {schema}runs set priority = 1")
 
-    work = OnASnapshot(world, change_the_run)
-    assert run(world, claim, work) == '"2"'
-    assert (effects(world), world.steps(claim.id)) == (["call 2"], [(1, "t", "step", '"2"')])
-    world.close()
+    work = OnASnapshot(harness, change_the_run)
+    assert run(harness, claim, work) == '"2"'
+    assert (effects(harness), harness.steps(claim.id)) == (["call 2"], [(1, "t", "step", '"2"')])
+    harness.close()
 
 
 @pytest.mark.parametrize(("lost", "calls"), [("answer", 1), ("request", 2)])
 def test_a_connection_lost_around_the_commit_applies_the_effect_once(postgres_url, lost, calls):
     with Proxy(postgres_url) as proxy:
-        world = World(proxy.url)
-        claim = prepare(world)
+        harness = StoreHarness(proxy.url)
+        claim = prepare(harness)
 
         def break_it(_connection):
             if work.calls == 1:
                 getattr(proxy, f"lose_{lost}")(COMMIT)
 
-        work = Work(world, break_it)
-        assert run(world, claim, work) == f'"{calls}"'
+        work = Work(harness, break_it)
+        assert run(harness, claim, work) == f'"{calls}"'
         assert proxy.fired.is_set()
         assert work.calls == calls
-        assert effects(world) == [f"call {calls}"]
-        assert world.steps(claim.id) == [(1, "t", "step", f'"{calls}"')]
-        world.close()
+        assert effects(harness) == [f"call {calls}"]
+        assert harness.steps(claim.id) == [(1, "t", "step", f'"{calls}"')]
+        harness.close()
 
 
 @pytest.mark.parametrize("sql", ["commit", "rollback"])
 @pytest.mark.parametrize("caught", [False, True])
-def test_application_code_that_ends_the_transaction_gets_an_error_and_records_nothing(world, claim, sql, caught):
+def test_application_code_that_ends_the_transaction_gets_an_error_and_records_nothing(harness, claim, sql, caught):
     def end(connection):
         try:
             connection.execute(sql)
@@ -165,8 +165,8 @@ def test_application_code_that_ends_the_transaction_gets_an_error_and_records_no
                 raise
 
     with pytest.raises(TaskError, match="don't commit or roll back"):
-        run(world, claim, Work(world, end))
-    assert world.steps(claim.id) == []
-    world.sql("delete from effects")  # on PostgreSQL what was committed by hand is
-    assert run(world, claim, Work(world)) == '"1"', "the connection can be used again"
-    assert effects(world) == ["call 1"]
+        run(harness, claim, Work(harness, end))
+    assert harness.steps(claim.id) == []
+    harness.sql("delete from effects")  # on PostgreSQL what was committed by hand is
+    assert run(harness, claim, Work(harness)) == '"1"', "the connection can be used again"
+    assert effects(harness) == ["call 1"]

@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
 from tests.support.session_processes import running
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

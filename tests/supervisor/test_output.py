@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from holdfast.engine.processes.supervisor import MAX_LINE_BYTES, OutputReader, RestartPolicy, Slot, describe_exit
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture

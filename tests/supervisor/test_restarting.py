@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from tests.support.session_processes import children, session_processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def at_work(supervisor):

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 
 from tests.support.session_processes import children, running, session_processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 def begin_nap(app, ledger, seconds):

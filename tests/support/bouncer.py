@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.testing.postgres_binaries import ServerUser
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 CONNECTIONS = 4
 SETTINGS = """\

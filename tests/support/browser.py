@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from playwright.async_api import Browser, Error, Page, async_playwright
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (

@@ -12,7 +12,7 @@ import apsw
 import psycopg
 
 from holdfast import Holdfast
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 
 SQLITE = """
 create table charges (run text, session text, at real);
@@ -58,7 +58,7 @@ def record_charges(url: str) -> None:
 
 def read_charges(app: Holdfast) -> list[Charge]:
     """All charges since then, in the order in which they were written."""
-    return [Charge(str(run), session, float(at)) for run, session, at in ask(app, CHARGES)]
+    return [Charge(str(run), session, float(at)) for run, session, at in fetch(app, CHARGES)]
 
 
 CHARGES = "select run, session, at from charges order by at"

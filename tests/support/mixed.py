@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from tests.support.charges import GIVEN_BACK, read_charges
-from tests.support.counting import ask
 from tests.support.culprits import CULPRITS, HANGS, HARMS, kind_of, kinds_of
+from tests.support.history_queries import fetch
 from tests.support.mixed_tasks import CYCLE, IN_A_ROW, KINDS, LONGEST_WORK_S, RUNS_PER_CYCLE, Line, Mixed
 from tests.support.session_processes import running
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.support.mixed_worker:app"
@@ -184,11 +184,11 @@ RETURNED = f"select run, session, at, kind from {{}}history where kind in {GIVEN
 def wait_for_end(app: Holdfast, fleet: Fleet) -> None:
     """Until all runs have ended, or nothing has moved for a while."""
     before, moved = -1, time.monotonic()
-    while (left := ask(app, UNFINISHED)[0][0]) and time.monotonic() < moved + STUCK_S:
+    while (left := fetch(app, UNFINISHED)[0][0]) and time.monotonic() < moved + STUCK_S:
         if left != before:
             before, moved = left, time.monotonic()
         time.sleep(LOOK_S)
-    states = ask(app, "select state, held, count(*) from {}runs where finished_at is null group by state, held")
+    states = fetch(app, "select state, held, count(*) from {}runs where finished_at is null group by state, held")
     assert not left, f"nothing has ended for {STUCK_S:g} s; open: {states}\n{fleet.log[-5000:]}"
 
 
@@ -200,14 +200,14 @@ class Outcome:
         self._scale = scale
         self._sent = feeder.sent
         self.lines = lines
-        rows = ask(app, RUNS)
+        rows = fetch(app, RUNS)
         self.marks = {str(id): feeder.ids.get(str(id)) or feeder.ids[str(root)] for id, root, _, _ in rows}
         self.ends = {str(id): (state, error) for id, _, state, error in rows}
         self.roots = {mark: id for id, mark in feeder.ids.items()}
         self.charged = Counter(self.marks[charge.run] for charge in read_charges(app))
         self.returned = [
             (self.marks[str(run)], str(session), at / 1e6 - offset, kind)
-            for run, session, at, kind in ask(app, RETURNED)
+            for run, session, at, kind in fetch(app, RETURNED)
         ]
 
     def innocent(self, mark: str) -> bool:

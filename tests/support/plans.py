@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.store.claims import ABOVE_ALL_PRIORITIES, ScanRange
 from holdfast.store.module import json_rows
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 COUNT = 50_000
 NOW = 1_800_000_000_000_000
@@ -87,20 +87,20 @@ join {schema}runs n on n.seq = r.seq - back
 """
 
 
-def fill(world: World) -> None:
+def fill(harness: StoreHarness) -> None:
     """The runs, what belongs to them, and their sessions."""
-    if world.on_postgres:
+    if harness.on_postgres:
         id = "cast('00000000-0000-7000-8000-' || lpad(cast({n} as text), 12, '0') as uuid)"
         series = f"generate_series(1, {COUNT}) n"
     else:
         id = "printf('00000000-0000-7000-8000-%012d', {n})"
         series = f"(with recursive c(n) as (select 1 union all select n + 1 from c where n < {COUNT}) select n from c)"
     runs = RUNS.replace("{now}", str(NOW)).replace("{series}", series).replace("{id(n)}", id.replace("{n}", "n"))
-    world.sql(runs.replace("{id(n - n % 200 + 90)}", id.replace("{n}", "n - n % 200 + 90")))
+    harness.sql(runs.replace("{id(n - n % 200 + 90)}", id.replace("{n}", "n - n % 200 + 90")))
     for statement in FURTHER.split(";"):
-        world.sql(statement)
+        harness.sql(statement)
     for n in range(10, 20):
-        world.session(f"w{n}")
+        harness.session(f"w{n}")
 
 
 IDS = [f"00000000-0000-7000-8000-{n:012d}" for n in range(1, 400, 4)]
@@ -222,7 +222,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "delete_messages": ({}, "messages_pkey"),
     "delete_chunks": ({}, "chunks_pkey"),
     "lock_runs": ({}, "runs_pkey"),
-    "lock_free_runs": ({}, "runs_pkey"),
+    "lock_unlocked_runs": ({}, "runs_pkey"),
     "end_runs": ({"state": "failed", "overdue": 1}, "runs_pkey"),
     "retry_runs": ({}, "runs_pkey"),
     "delete_undone_steps": ({}, "checkpoints_pkey"),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 class Process:

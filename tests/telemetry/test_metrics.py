@@ -21,7 +21,7 @@ from holdfast import Context, Holdfast, Retry
 from holdfast.telemetry.metrics import METRICS
 from tests.support.durable import drain
 from tests.support.processes import Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 

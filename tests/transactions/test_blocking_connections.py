@@ -10,7 +10,7 @@ import sqlalchemy
 
 from holdfast import Holdfast, KeyConflict
 from holdfast.errors import ConfigError
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 from tests.transactions.libraries import THREADED, Django, RolledBack, SqlAlchemyConnection
 
 

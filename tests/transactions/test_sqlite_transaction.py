@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast, KeyConflict
 from holdfast.database import sqlite
 from holdfast.errors import BlockingCall, ConfigError, StoreUnavailable, TaskError
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.model.names import MAX_KEY_CHARS, check_name, dotted_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name, counted, dotted_name
 
 
 @pytest.mark.parametrize("name", ["default", "it's; drop table runs --", "données", "a b", "x" * 200])
@@ -70,3 +70,8 @@ def test_a_class_in_a_module_run_with_m_is_named_after_the_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main)
     thing = SimpleNamespace(__module__="__main__", __qualname__="Order")
     assert dotted_name(thing) == "store.shop.Order"
+
+
+def test_a_counted_noun_is_singular_only_for_one():
+    assert [counted(count, "run") for count in (0, 1, 2, 2000)] == ["0 runs", "1 run", "2 runs", "2,000 runs"]
+    assert counted(2, "child", "children") == "2 children"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.processes import Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 from tests.upgrades import dumps, tasks
 
 HERE = Path(__file__).resolve().parent
@@ -64,7 +64,7 @@ def enqueue_what_waits(app: Holdfast) -> None:
 
 def all_in_place(app: Holdfast) -> bool:
     """Functions and the graph wait, the machine is scheduled, and three are in the middle of something."""
-    found = dict(ask(app, "select state, count(*) from {}runs group by state"))
+    found = dict(fetch(app, "select state, count(*) from {}runs group by state"))
     text = tasks.ledger.counts()
     held = all(text[line] for line in ("held held", "step held", "undoing undo-two"))
     return held and found.get("waiting", 0) >= 8 and found.get("scheduled", 0) == 1 and not found.get("ready")

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.database.migrate import newest_version
 from holdfast.errors import RunFailed
-from tests.support.counting import ask, states
+from tests.support.history_queries import fetch, states
 from tests.support.processes import Processes
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 from tests.upgrades import dumps, tasks
 
 pytestmark = pytest.mark.no_tables
@@ -59,7 +59,7 @@ def run_of(app, mark):
 
 
 def argument(app, id):
-    rows = ask(app, f"select args from {{}}runs where id = '{id}'")
+    rows = fetch(app, f"select args from {{}}runs where id = '{id}'")
     return rows[0][0].split('"mark":"')[1].split('"')[0]
 
 
@@ -83,7 +83,7 @@ def test_runs_of_a_release_go_on_where_they_were_under_todays_code(app, tmp_path
         "step": "held", "held": "held", "ready": "job", "machine": "finish",
     }  # fmt: skip
     assert Counter(tasks.ledger.counts()) - before == Counter(TWICE) + Counter(LATER)
-    assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest_version())
+    assert dict(fetch(app, "select name, value from {}meta"))["schema"] == str(newest_version())
     assert app.registry.get("job").options(key="ready").enqueue("ready").id == runs["ready"].id, "its key was forgotten"
 
 
@@ -104,7 +104,7 @@ def test_old_and_new_workers_work_side_by_side_while_the_tables_change(database_
         wait_until(lambda: len(tasks.ledger.lines()) > 10)
         new = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger", "next")
         new.wait_for("worker started")
-        assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest_version() + 1)
+        assert dict(fetch(app, "select name, value from {}meta"))["schema"] == str(newest_version() + 1)
         late = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger")
         late.wait_for("worker started")
 

@@ -11,6 +11,7 @@ import click
 from holdfast.cli.options import NAMES, build_filter, by_option
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import SharedOptions
+from holdfast.model.names import counted
 
 if TYPE_CHECKING:
     from holdfast.control import Control
@@ -66,7 +67,7 @@ def run_bulk(
         show_json({"verb": verb, "changed": progress.changed, "passed_over": progress.passed_over})
     else:
         skipped = f", {progress.passed_over:,} skipped" if progress.passed_over else ""
-        show_line(f"{count_runs(progress.changed)} {DONE[verb]}{skipped}")
+        show_line(f"{counted(progress.changed, 'run')} {DONE[verb]}{skipped}")
     return 0
 
 
@@ -81,12 +82,8 @@ def _show_preview(shared: SharedOptions, preview: BulkPreview) -> None:
         show_line("  …")
 
 
-def count_runs(count: int) -> str:
-    return f"{count:,} {'run' if count == 1 else 'runs'}"
-
-
 def format_estimate(count: Estimate) -> str:
-    return count_runs(count.value) if count.exact else f"at least {count_runs(count.value)}"
+    return ("" if count.exact else "at least ") + counted(count.value, "run")
 
 
 def _ask(preview: BulkPreview, where: str) -> None:
@@ -100,4 +97,4 @@ def _show_progress(changed: int, verb: BulkAction) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{changed:,} …\r", nl=False, err=True)
     elif changed and changed % 50_000 == 0:
-        note(f"{count_runs(changed)} {DONE[verb]} …")
+        note(f"{counted(changed, 'run')} {DONE[verb]} …")

@@ -12,12 +12,13 @@ from holdfast.cli.completion import complete_tasks
 from holdfast.cli.options import DURATION
 from holdfast.cli.output import TreeNode, note, show_json, show_line, show_tree
 from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
+from holdfast.model.names import counted
 
 if TYPE_CHECKING:
     from holdfast.control.replay_check import CheckedRun, CheckReport
 
 MAX_RUNS_SHOWN = 3
-PROGRESS_INTERVAL_RUNS = 1000
+RUNS_PER_PROGRESS_LINE = 1000
 
 
 @holdfast.command()
@@ -56,13 +57,13 @@ def _show(report: CheckReport) -> None:
     for runs in _group_alike(report.different).values():
         show_tree([_group_node(runs)])
     for runs in _group_alike(report.unchecked).values():
-        note(f"partly checked: {_count(len(runs))} of {runs[0].task}: {runs[0].findings[0].text}")
+        note(f"partly checked: {counted(len(runs), 'unfinished run')} of {runs[0].task}: {runs[0].findings[0].text}")
     for task, count in sorted(report.unknown.items()):
-        note(f"not checked: {_count(count)} of {task}, which this app doesn't declare")
+        note(f"not checked: {counted(count, 'unfinished run')} of {task}, which this app doesn't declare")
     if report.different:
-        show_line(f"{len(report.different):,} of {_count(report.checked)} would behave differently")
+        show_line(f"{len(report.different):,} of {counted(report.checked, 'unfinished run')} would behave differently")
     elif report.same:
-        show_line(f"{_count(report.same)} would continue as before")
+        show_line(f"{counted(report.same, 'unfinished run')} would continue as before")
     elif not report.checked:
         note("no unfinished runs of durable functions")
 
@@ -80,15 +81,11 @@ def _group_node(runs: list[CheckedRun]) -> TreeNode:
     below += [TreeNode([str(run.id), run.state]) for run in runs[:MAX_RUNS_SHOWN]]
     if len(runs) > MAX_RUNS_SHOWN:
         below.append(TreeNode([f"… and {len(runs) - MAX_RUNS_SHOWN:,} more (--json lists all)"]))
-    return TreeNode([runs[0].task, _count(len(runs))], below)
-
-
-def _count(runs: int) -> str:
-    return f"{runs:,} unfinished run" if runs == 1 else f"{runs:,} unfinished runs"
+    return TreeNode([runs[0].task, counted(len(runs), "unfinished run")], below)
 
 
 def _show_progress(done: int, all: int) -> None:  # noqa: A002
     if sys.stderr.isatty():
         click.echo(f"\r{done:,} of {all:,} …\r", nl=False, err=True)
-    elif done % PROGRESS_INTERVAL_RUNS == 0:
+    elif done % RUNS_PER_PROGRESS_LINE == 0:
         note(f"{done:,} of {all:,} …")

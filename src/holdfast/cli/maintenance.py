@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from holdfast.cli.bulk import count_runs, run_bulk
+from holdfast.cli.bulk import run_bulk
 from holdfast.cli.options import DURATION, filter_options, seconds_ago
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
+from holdfast.model.names import counted
 
 
 @holdfast.command()
@@ -74,7 +75,7 @@ def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: b
     with connect(shared) as control:
         count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
         if dry_run:
-            show_json({"would_prune": count}) if shared.json else show_line(f"{count_runs(count)} would be deleted")
+            show_json({"would_prune": count}) if shared.json else show_line(f"{counted(count, 'run')} would be deleted")
             return 0
         if count and not yes:
             _ask(count, control.database)
@@ -82,14 +83,16 @@ def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: b
     if shared.json:
         show_json({"pruned": pruned})
     else:
-        show_line(f"{count_runs(pruned)} deleted")
+        show_line(f"{counted(pruned, 'run')} deleted")
     return 0
 
 
 def _ask(count: int, where: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{count_runs(count)} would be deleted: confirm with --yes, or preview with --dry-run.")
-    click.confirm(f"Delete {count:,} finished {'run' if count == 1 else 'runs'} from {where}?", abort=True, err=True)
+        raise click.UsageError(
+            f"{counted(count, 'run')} would be deleted: confirm with --yes, or preview with --dry-run."
+        )
+    click.confirm(f"Delete {counted(count, 'finished run')} from {where}?", abort=True, err=True)
 
 
 def _show_progress(pruned: int) -> None:
@@ -130,6 +133,6 @@ def doctor(shared: SharedOptions) -> int:
     checked = ", ".join(report.looked_at)
     wrong = sum(finding.level == "wrong" for finding in report.findings)
     total = len(report.findings)
-    verdict = f"{total} {'finding' if total == 1 else 'findings'}, {wrong} wrong" if total else "no findings"
+    verdict = f"{counted(total, 'finding')}, {wrong} wrong" if total else "no findings"
     show_line(f"{where}: {verdict} (checked: {checked})")
     return 0 if report.well else FAILED

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp
 from holdfast.cli.render_history import MAX_FAILURE_CHARS, cut, one_line
+from holdfast.model.names import counted
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -45,7 +46,7 @@ def graph_tree(graph: GraphInfo) -> list[TreeNode]:
         shown = nodes if small else _most_urgent(nodes) if len(group) == 1 else []
         below = [_node(node, width, gates, small=small) for node in shown]
         if 0 < len(shown) < len(nodes):
-            below.append(TreeNode([f"… and {_counted(_states(nodes) - _states(shown))}"]))
+            below.append(TreeNode([f"… and {_format_states(_states(nodes) - _states(shown))}"]))
         lines.append(TreeNode(_heading(group, nodes), below))
     if not small and len(lines) > MAX_LAYERS:
         left = len(lines) - MAX_LAYERS
@@ -81,20 +82,20 @@ def _most_urgent(nodes: Sequence[NodeInfo]) -> list[NodeInfo]:
 def _heading(group: Sequence[tuple[int, list[NodeInfo]]], nodes: Sequence[NodeInfo]) -> list[str]:
     first, last = group[0][0], group[-1][0]
     name = f"layer {first:,}" if first == last else f"layers {first:,} to {last:,}"
-    return [name] if len(nodes) == 1 and len(group) == 1 else [name, counted(_states(nodes))]
+    return [name] if len(nodes) == 1 and len(group) == 1 else [name, format_node_counts(_states(nodes))]
 
 
 def _states(nodes: Iterable[NodeInfo]) -> Counter[str]:
     return Counter(node.state for node in nodes)
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def format_node_counts(counts: Mapping[str, int]) -> str:
     """Format counts by state: `7 nodes: 1 waiting, 3 blocked, 3 done`."""
     total = sum(counts.values())
-    return f"{total:,} {'node' if total == 1 else 'nodes'}: {_counted(counts)}"
+    return f"{counted(total, 'node')}: {_format_states(counts)}"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _format_states(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]:,} {state}" for state in URGENCY if counts.get(state))
 
 
@@ -112,7 +113,8 @@ def _kind(node: NodeInfo) -> str:
         return "gate"
     if node.kind == "task":
         return ""
-    return f"graph {node.task}" + ("" if node.graph is not None or not node.counts else f", {counted(node.counts)}")
+    shown = f", {format_node_counts(node.counts)}" if node.graph is None and node.counts else ""
+    return f"graph {node.task}{shown}"
 
 
 def _time(node: NodeInfo) -> str:
@@ -249,7 +251,7 @@ def _edges(graph: GraphInfo, prefix: str) -> Iterator[str]:
 def _label(node: NodeInfo) -> str:
     lines = [node.name, node.state]
     if node.kind == "graph" and node.graph is None and node.counts:
-        lines.append(counted(node.counts))
+        lines.append(format_node_counts(node.counts))
     if node.conditions is not None:
         lines.append(f"if {cut(node.conditions, MAX_CONDITION_CHARS)}")
     return "<br/>".join(map(quoted, lines))

@@ -24,7 +24,7 @@ from holdfast.cli.output import (
     show_table,
     show_tree,
 )
-from holdfast.cli.render_graph import counted, format_gate, graph_tree
+from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tree
 from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
@@ -182,7 +182,7 @@ def _show_details(details: RunDetails) -> None:
             ("waiting for", _waits(details)),
             ("progress", _progress(info.progress)),
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
-            ("nodes", None if details.graph is None else counted(details.graph.counts)),
+            ("nodes", None if details.graph is None else format_node_counts(details.graph.counts)),
             ("queue", info.queue if details.kind == "task" else None),
             ("schedule", details.schedule),
             ("slot", format_time(info.scheduled_for)),

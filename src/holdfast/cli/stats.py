@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.cli.bulk import format_estimate
 from holdfast.cli.options import DURATION
 from holdfast.cli.output import TableColumn, format_duration, format_timestamp, show_json, show_line, show_table
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.names import counted
 
 if TYPE_CHECKING:
     from holdfast.control.stats import Counts, Estimate, Percentiles, Stats
@@ -80,7 +80,7 @@ def _as_data(stats: Stats) -> dict[str, Any]:
 
 def _format_counts(counts: Counts) -> str:
     total = counts.total
-    text = format_estimate(total) if total.exact else f"about {total.value:,} runs"
+    text = ("" if total.exact else "about ") + counted(total.value, "run")
     parts = [_format_state(state, count) for state, count in sorted(counts.states.items()) if count.value]
     return text + (f": {', '.join(parts)}" if parts else "")
 

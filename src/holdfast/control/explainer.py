@@ -17,6 +17,7 @@ from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.failure import error_from_json
+from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
 from holdfast.store.limits import CounterState, parse_counter_key
@@ -85,7 +86,7 @@ class Explainer:
         trouble = _recovery(workers) if worker is None or worker.state == "dead" else ""
         if worker is not None and worker.state == "unhealthy":
             trouble = f"; the worker is unhealthy: {worker.problem}"
-        text = f"attempt {row.attempt} runs on worker {who} since {_time(since)}{trouble}"
+        text = f"attempt {row.attempt} has been running on worker {who} since {_time(since)}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
     def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
@@ -110,7 +111,7 @@ class Explainer:
             yield from (_of_node(str(node.node), reason) for reason in reasons)
         if len(active) > MAX_NAMES:
             names = [str(node.node) for node in active]
-            yield Reason("nodes", f"{len(names) - MAX_NAMES:,} more active nodes", {"nodes": names})
+            yield Reason("nodes", counted(len(names) - MAX_NAMES, "more active node"), {"nodes": names})
         waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind is None]
         if waiting:
             yield Reason(
@@ -243,7 +244,7 @@ def _awaited(wait: WaitInfo) -> Reason:
         "sleep": "sleeping" + (f" ({wait.name})" if wait.name else ""),
         "event": f"waiting for event {wait.name}",
         "message": f"waiting for a message on topic {wait.name}",
-        "children": f"waiting for {wait.pending} {'child' if wait.pending == 1 else 'children'} ({wait.name})",
+        "children": f"waiting for {counted(wait.pending or 0, 'child', 'children')} ({wait.name})",
     }[wait.kind]
     return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})
 

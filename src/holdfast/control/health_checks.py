@@ -10,6 +10,7 @@ import msgspec
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.names import counted
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 
 CLOCK_SKEW_NOTE_S, CLOCK_SKEW_WRONG_S = 2.0, 60.0
@@ -98,7 +99,7 @@ def check_server(facts: ServerFacts, workers: Sequence[WorkerInfo]) -> Iterator[
     elif alive * CONNECTIONS_PER_WORKER > facts.max_connections:
         yield Finding(
             "connections", "wrong",
-            f"{alive} workers may open {alive * CONNECTIONS_PER_WORKER} connections,"
+            f"{counted(alive, 'worker')} may open {alive * CONNECTIONS_PER_WORKER} connections,"
             f" max_connections is {facts.max_connections}",
             "under load some connections will be refused",
             "raise max_connections, or run fewer worker processes with more concurrency",
@@ -230,7 +231,7 @@ def check_workers(workers: Sequence[WorkerInfo], ready: int, overdue: float) -> 
     if dead and not alive:
         count = sum(worker.runs for worker in dead)
         yield Finding(
-            "stuck", "wrong", f"dead workers hold {_runs(count)}, and no worker is running to recover them",
+            "stuck", "wrong", f"dead workers hold {counted(count, 'run')}, and no worker is running to recover them",
             "nothing happens until a worker starts", "start a worker: holdfast worker",
             {"workers": [worker.name for worker in dead], "runs": count},
         )  # fmt: skip
@@ -238,13 +239,14 @@ def check_workers(workers: Sequence[WorkerInfo], ready: int, overdue: float) -> 
         if worker.lease_left < -MAX_DELAY_S:
             yield Finding(
                 "stuck", "wrong",
-                f"worker {worker.name} is dead for {-worker.lease_left:,.0f} s and still holds {_runs(worker.runs)}",
+                f"worker {worker.name} has been dead for {-worker.lease_left:,.0f} s"
+                f" and still holds {counted(worker.runs, 'run')}",
                 "other workers should have recovered them", "check the logs of the running workers",
                 {"worker": worker.session, "runs": worker.runs},
             )  # fmt: skip
     if ready and not alive:
         yield Finding(
-            "no_worker", "wrong", f"{_runs(ready)} ready, but no worker is running",
+            "no_worker", "wrong", f"{counted(ready, 'run')} ready, but no worker is running",
             "nothing runs", "start a worker: holdfast worker", {"ready": ready},
         )  # fmt: skip
     if alive and overdue > MAX_DELAY_S:
@@ -286,20 +288,20 @@ def check_lanes(
         serving = [worker for worker in alive if worker.queues is None or queue in worker.queues]
         if queue in paused:
             yield Finding(
-                "paused", "note", f"queue {queue} is paused with {runs:,} ready {_noun(runs)} of {task}",
+                "paused", "note", f"queue {queue} is paused with {counted(runs, 'ready run')} of {task}",
                 "they wait until the queue is resumed", f"holdfast resume {queue}", {"queue": queue, "runs": runs},
             )  # fmt: skip
         elif not serving:
             yield Finding(
                 "no_queue", "wrong",
-                f"no worker serves queue {queue}, which has {runs:,} ready {_noun(runs)} of {task}",
+                f"no worker serves queue {queue}, which has {counted(runs, 'ready run')} of {task}",
                 "they wait until a worker serves it", f"holdfast worker --queues {queue}",
                 {"queue": queue, "runs": runs},
             )  # fmt: skip
         elif not any(worker.tasks is None or task in worker.tasks for worker in serving):
             yield Finding(
                 "unknown_task", "wrong",
-                f"no worker has the code of task {task}, which has {runs:,} ready {_noun(runs)} in queue {queue}",
+                f"no worker has the code of task {task}, which has {counted(runs, 'ready run')} in queue {queue}",
                 "they wait until a worker has its code: the task may be renamed or not deployed yet",
                 "deploy its code, declare the old name in aliases=(…), or cancel the runs:"
                 f" holdfast cancel --task {task} --dry-run",
@@ -312,7 +314,7 @@ def check_missing_lanes(runs: Mapping[int, int]) -> Iterator[Finding]:
     for lane, number in sorted(runs.items()):
         yield Finding(
             "missing_lane", "wrong",
-            f"lane {lane} has {number:,} unfinished {_noun(number)} but is missing from the lanes table",
+            f"lane {lane} has {counted(number, 'unfinished run')} but is missing from the lanes table",
             "something else changed the tables: queue and task of these runs are unknown, so workers can't claim them"
             " and lists don't show them",
             f"restore the row of lane {lane} from a backup, or delete the runs", {"lane": lane, "runs": number},
@@ -330,11 +332,3 @@ def check_tasks(tasks: Sequence[TaskInfo]) -> Iterator[Finding]:
                 f" max_attempts={task.max_attempts}",
                 "set the deadline to a multiple of the timeout", {"task": task.name},
             )  # fmt: skip
-
-
-def _noun(count: int) -> str:
-    return "run" if count == 1 else "runs"
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} {_noun(count)}"

@@ -20,7 +20,7 @@ GroupBy: TypeAlias = Literal["all", "task", "queue"]
 Interval: TypeAlias = Literal["minute", "hour"]
 
 INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
-MAX_INTERVALS = 1500
+MAX_INTERVAL_COUNT = 1500
 LIVE_WINDOW_US = 10 * MINUTE_US
 """Minutes that no worker has aggregated yet are aggregated on request, this far back."""
 MAX_COUNTED = 10_000
@@ -227,8 +227,8 @@ class StatsControl:
         """Return the start and end in whole intervals, including the current one."""
         length = to_micros(last, "last")
         spans = max(-(-length // size), 1)
-        if spans > MAX_INTERVALS:
-            raise ConfigError(f"{spans:,} intervals are too many: request at most {MAX_INTERVALS:,}, or use hours")
+        if spans > MAX_INTERVAL_COUNT:
+            raise ConfigError(f"{spans:,} intervals are too many: request at most {MAX_INTERVAL_COUNT:,}, or use hours")
         until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 

@@ -20,8 +20,8 @@ MAX_DURATION_MICROS = 200 * 365 * 86_400 * MICROS_PER_SECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
-_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+_MIN_DATETIME = datetime(1, 1, 2, tzinfo=UTC)
+_MAX_DATETIME = datetime(9999, 12, 30, tzinfo=UTC)
 """One day inside the range of datetime, so that conversion to any time zone succeeds."""
 
 
@@ -60,9 +60,9 @@ def to_datetime(micros: int) -> datetime:
     """Convert a stored time to an aware datetime (UTC). Values out of range, as in a corrupt row, are clamped."""
 
     try:
-        return min(max(_EPOCH + timedelta(microseconds=micros), _EARLIEST), _LATEST)
+        return min(max(_EPOCH + timedelta(microseconds=micros), _MIN_DATETIME), _MAX_DATETIME)
     except OverflowError:
-        return _LATEST if micros > 0 else _EARLIEST
+        return _MAX_DATETIME if micros > 0 else _MIN_DATETIME
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:

@@ -69,6 +69,11 @@ def quoted(value: str) -> str:
     return ascii(cut) if _SURROGATE.search(cut) else repr(cut)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun for messages: `1 run`, `2,000 runs`. The default plural appends an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def dotted_name(thing: Any) -> str:
     """Return `module.qualname`, which is the same in a script and in a process that imports its file."""
     return f"{module_name(thing)}.{thing.__qualname__}"

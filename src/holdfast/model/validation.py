@@ -20,7 +20,7 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python parses at most 4300 by default, including a sign
 
 PYDANTIC_MASK = "**********"
-"""What pydantic writes in node of a model's secrets."""
+"""What pydantic writes in place of a model's secrets."""
 
 _TOO_DEEP = f"nesting deeper than {MAX_DEPTH} levels"
 _INTEGER_LIMIT = 10**MAX_DIGITS

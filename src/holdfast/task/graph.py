@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import ConfigError, GraphError, NotSerializable, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode, is_pydantic_model
-from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name, counted
 from holdfast.policy.graph_rules import MISSING, Reference, Rule
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.task.annotations import Unresolved, check
@@ -240,7 +240,7 @@ class Graph:
         return len(self.added)
 
     def __repr__(self) -> str:
-        return f"<graph {self.name}, {len(self.added)} nodes>"
+        return f"<graph {self.name}, {counted(len(self.added), 'node')}>"
 
     def _keep(self, added: NodeSpec) -> Node[Any]:
         if len(self.added) >= MAX_NODES:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
 from holdfast.engine.durable import async_executor, executor
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
 
 ONCE = Retry(max_attempts=1)
@@ -35,7 +35,7 @@ TABLE = "create table if not exists effects (mark text, name text)"
 
 
 class Effects:
-    """What steps, jobs and transactions do to the world outside."""
+    """What steps, jobs and transactions do to outside systems."""
 
     between: Callable[[int], None] = staticmethod(lambda _number: None)
 
@@ -199,7 +199,7 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
     def awaited_or_sent(run: UUID) -> bool:
         """Whether it waits for a number now, or was sent the last one in an earlier life."""
         waiting = f"select 1 from {{}}waits where run = '{run}' and target = 'number' and outcome is null"
-        return bool(ask(app, f"{waiting} union all select 1 from {{}}messages where run = '{run}' and payload = '4'"))
+        return bool(fetch(app, f"{waiting} union all select 1 from {{}}messages where run = '{run}' and payload = '4'"))
 
     @app.task(name="cutting", **settings)
     async def cutting(ctx: Context, mark: str) -> list[int]:

@@ -28,9 +28,9 @@ import psycopg
 from holdfast import Holdfast
 from tests.faults.apps.durable import TABLE, Effects, make_app
 from tests.support.commit_killer import CommitKiller
-from tests.support.counting import ask
+from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
-from tests.support.waiting import wait_until
+from tests.support.wait_until import wait_until
 
 LONGEST = 30.0
 MOST_KILLS = 60
@@ -60,14 +60,14 @@ def look(app: Holdfast, mark: str) -> dict[str, Any]:
     """What the database and the ledger say of one run and all that came of it."""
     runs = [
         row
-        for row in ask(app, "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
+        for row in fetch(app, "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
                        " join {}lanes l on l.id = r.lane order by seq")
         if f'"{mark}"' in row[6] or f'"{mark} ' in row[6]
     ]  # fmt: skip
     ids = {str(row[0]) for row in runs}
-    kept = [row for row in ask(app, "select run, key, kind, value from {}checkpoints") if str(row[0]) in ids]
-    chunks = [row for row in ask(app, "select run, data from {}chunks") if str(row[0]) in ids]
-    rows = ask(app, f"select name from effects where mark = '{mark}'")
+    kept = [row for row in fetch(app, "select run, key, kind, value from {}checkpoints") if str(row[0]) in ids]
+    chunks = [row for row in fetch(app, "select run, data from {}chunks") if str(row[0]) in ids]
+    rows = fetch(app, f"select name from effects where mark = '{mark}'")
     finished = [_name(key) for _, key, kind, _ in kept if kind in ("step", "undone")]
     finished += [json.loads(row[3]) for row in runs if row[1] in ("child", "alone") and row[2] == "done"]
     return {
@@ -108,7 +108,7 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
             run.send("note", "first")
     else:
         looks.write(json.dumps(look(app, mark)))
-    ask(app, "update {}workers set lease_until = 1")  # the dead are known to be dead
+    fetch(app, "update {}workers set lease_until = 1")  # the dead are known to be dead
     if killer is not None:
         killer.install()
     with app.worker(lease=60, concurrency=8):
@@ -116,7 +116,7 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
             wait_until(lambda: not _open(app), LONGEST, f"the end of {mark}")
         except AssertionError:
             for table in ("runs", "waits", "checkpoints", "workers"):
-                print(table, *ask(app, f"select * from {{}}{table}"), sep="\n")  # noqa: T201
+                print(table, *fetch(app, f"select * from {{}}{table}"), sep="\n")  # noqa: T201
             faulthandler.dump_traceback()
             raise
         looks.write(json.dumps(look(app, mark)))
@@ -124,7 +124,9 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
 
 
 def _open(app: Holdfast) -> bool:
-    return bool(ask(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled', 'skipped') limit 1"))
+    return bool(
+        fetch(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled', 'skipped') limit 1")
+    )
 
 
 def _alone() -> None:

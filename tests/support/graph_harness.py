@@ -1,4 +1,4 @@
-"""Graphs made straight in a store, and what must hold of every graph whatever happened to it."""
+"""Create graphs directly in a store, and check the invariants of stored graphs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import msgspec
 from holdfast.model.ids import new_id
 from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.rows import NewGraph, NewNode, NewRun
-from tests.support.world import DAY, World
+from tests.support.store_harness import DAY, StoreHarness
 
 FINAL = {"done", "failed", "cancelled", "skipped"}
 AT_WORK = {"ready", "scheduled", "running", "waiting"}
 
-Ask = Callable[[str], list[tuple[Any, ...]]]
-"""Runs a query, in which `{}` stands before names of tables."""
+RunQuery = Callable[[str], list[tuple[Any, ...]]]
+"""Runs a query, in which `{}` is the prefix of table names."""
 
 
-# Making
+# Creation
 
 
-def node(world: World, name: str, *needs: str, task: str = "task", **run: Any) -> NewNode:
-    """A node that runs when all that it needs has ended well."""
-    return NewNode(world.new(task, **run), name, needs)
+def node(harness: StoreHarness, name: str, *needs: str, task: str = "task", **run: Any) -> NewNode:
+    """Return a node that runs when all its dependencies have succeeded."""
+    return NewNode(harness.new(task, **run), name, needs)
 
 
 def gate(name: str, *needs: str, timeout: int | None = None, on_timeout: str = "fail") -> NewNode:
@@ -40,20 +40,20 @@ def nested(name: str, *nodes: NewNode, needs: tuple[str, ...] = ()) -> NewNode:
 
 
 def graph_run(**more: Any) -> NewRun:
-    """The run of a graph."""
+    """Return the run of a graph."""
     return NewRun(str(new_id()), GRAPH_QUEUE, "graph", "{}", 30 * DAY, **more)
 
 
-class Made(NamedTuple):
-    """A graph that was submitted: its id, and those of its nodes by their names, `outer/inner` for nodes within."""
+class SubmittedGraph(NamedTuple):
+    """A submitted graph: its id and the ids of its nodes by name, `outer/inner` for nested ones."""
 
     id: str
     nodes: dict[str, str]
 
 
-def submit(world: World, *nodes: NewNode, **run: Any) -> Made:
-    id = world.store.graphs.submit(graph_run(**run), NewGraph(nodes))
-    return Made(id, _ids(nodes))
+def submit(harness: StoreHarness, *nodes: NewNode, **run: Any) -> SubmittedGraph:
+    id = harness.store.graphs.submit(graph_run(**run), NewGraph(nodes))
+    return SubmittedGraph(id, _ids(nodes))
 
 
 def _ids(nodes: tuple[NewNode, ...], within: str = "") -> dict[str, str]:
@@ -65,11 +65,11 @@ def _ids(nodes: tuple[NewNode, ...], within: str = "") -> dict[str, str]:
     return ids
 
 
-# Checking
+# Checks
 
 
 class Row(NamedTuple):
-    """What is looked at of a run."""
+    """The checked columns of a run."""
 
     parent: str | None
     kind: str | None
@@ -80,23 +80,26 @@ class Row(NamedTuple):
     undoing: bool
 
 
-def check_graphs(ask: Ask) -> Counter[str]:
-    """All graphs of a database, between transactions: counters are right, nobody waits for nothing or runs too early,
-    graphs end with their nodes, and each end is on record once. How many nodes are in which state."""
+def check_graphs(run_query: RunQuery) -> Counter[str]:
+    """Check all graphs of a database between transactions and return the number of nodes by state.
+
+    Counters are correct, no node waits without a reason or runs too early, graphs end with their nodes, and each end
+    has one history entry.
+    """
     runs = {
         str(id): Row(None if parent is None else str(parent), kind, name, state, pending, finished == 1, undoing == 1)
-        for id, parent, kind, name, state, pending, finished, undoing in ask(
+        for id, parent, kind, name, state, pending, finished, undoing in run_query(
             "select id, parent, kind, node, state, pending, case when finished_at is null then 0 else 1 end,"
             " case when ending is null then 0 else 1 end from {}runs"
         )
     }
     open_needs: Counter[str] = Counter()
-    for needs, name in ask("select needs, node from {}edges"):
+    for needs, name in run_query("select needs, node from {}edges"):
         if str(needs) in runs:
             open_needs[str(name)] += not runs[str(needs)].finished
     wrong = [f"{id} {run}: {fault}" for id, run in runs.items() if (fault := _node_fault(runs, open_needs, id, run))]
     wrong += _graph_faults(runs)
-    wrong += _record_faults(ask, runs)
+    wrong += _record_faults(run_query, runs)
     assert wrong == []
     return Counter(run.state for run in runs.values() if run.node is not None)
 
@@ -139,10 +142,10 @@ def _graph_faults(runs: dict[str, Row]) -> list[str]:
     return wrong
 
 
-def _record_faults(ask: Ask, runs: dict[str, Row]) -> list[str]:
-    """A run has ended once more than it was retried, or as often while it is unfinished."""
+def _record_faults(run_query: RunQuery, runs: dict[str, Row]) -> list[str]:
+    """Find runs whose number of ends differs from the retries, plus one if the run is finished."""
     ends: Counter[str] = Counter()
-    for run, kind, count in ask("select run, kind, count(*) from {}history group by run, kind"):
+    for run, kind, count in run_query("select run, kind, count(*) from {}history group by run, kind"):
         id = str(run)
         if kind in FINAL | {"completed"} or (kind == "timed_out" and id in runs and runs[id].kind == "gate"):
             ends[id] += count
@@ -151,5 +154,5 @@ def _record_faults(ask: Ask, runs: dict[str, Row]) -> list[str]:
     return [f"{id} {run}: ended {ends[id]} times" for id, run in runs.items() if ends[id] != run.finished]
 
 
-def asking(world: World) -> Ask:
-    return lambda text: world.sql(text.replace("{}", "{schema}"))
+def harness_query(harness: StoreHarness) -> RunQuery:
+    return lambda text: harness.sql(text.replace("{}", "{schema}"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from tests.proof.mirror import Change, Mirror, Row
+from tests.proof.replica import Change, Replica, Row
 
 FINAL = ("done", "failed", "cancelled", "skipped")
 DEATHS = ("crashed", "worker_lost")
@@ -15,25 +15,27 @@ QUEUES_AGAIN = ("waiting", "moved", "restarted", "undoing")
 """Ends of attempts after which a run queues behind those that are ready."""
 
 
-class Judge:
+class InvariantChecker:
     """Says which rules a commit has broken."""
 
-    def __init__(self, mirror: Mirror, now: Callable[[], int]) -> None:
-        self._mirror = mirror
+    def __init__(self, replica: Replica, now: Callable[[], int]) -> None:
+        self._replica = replica
         self._now = now
         self._before: dict[str, Row] = {}  # the sessions as they were before the commit
-        self._together: Counter[str] = Counter()  # running runs of each session before the commit
+        self._runs_per_session: Counter[str] = Counter()  # running runs of each session before the commit
         self._ready_at: dict[str, int] = {}  # since when a run has its place in the queue
 
-    def judge(self, changes: list[Change]) -> list[str]:
+    def check(self, changes: list[Change]) -> list[str]:
         """Broken rules, in words."""
         self._before = {
             change.key[0]: change.old for change in changes if change.table == "workers" and change.old is not None
         }
         changed = {change.key[0]: change.old for change in changes if change.table == "runs"}
-        before = [changed.get(run["id"], run) for run in self._mirror.runs()]
-        self._together = Counter(run["session"] for run in before if run is not None and run["state"] == "running")
-        wrong = []
+        before = [changed.get(run["id"], run) for run in self._replica.runs()]
+        self._runs_per_session = Counter(
+            run["session"] for run in before if run is not None and run["state"] == "running"
+        )
+        violations = []
         records: dict[str, list[Row]] = {}
         for change in changes:
             if change.table == "history" and change.new is not None:
@@ -41,23 +43,23 @@ class Judge:
         for change in changes:
             if change.table == "runs" and change.new is not None:
                 self._queue(change.old, change.new, records.get(change.key[0], []))
-        wrong += self._isolated_groups(changes)
+        violations += self._isolated_groups(changes)
         for change in changes:
             rule = getattr(self, f"_{change.table}", None)
             if rule is not None:
                 given = (change, records.get(change.key[0], [])) if change.table == "runs" else (change,)
-                wrong += [f"{change.table} {change.key}: {fault}" for fault in rule(*given)]
+                violations += [f"{change.table} {change.key}: {fault}" for fault in rule(*given)]
         touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
-        wrong += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
-        wrong += self._events_and_waits(changes)
+        violations += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
+        violations += self._events_and_waits(changes)
         if any(change.table in ("runs", "limits") for change in changes):
-            wrong += self._permits()
-            wrong += self._graphs(changes)
-        return wrong
+            violations += self._permits()
+            violations += self._graphs(changes)
+        return violations
 
     def _alive(self, session: str | None) -> bool:
         """Whether the lease of a session was alive when the transaction began."""
-        row = self._before.get(str(session)) or self._mirror.rows["workers"].get((session,))
+        row = self._before.get(str(session)) or self._replica.rows["workers"].get((session,))
         return row is not None and row["lease_until"] > self._now()
 
     def _queue(self, old: Row | None, new: Row, records: list[Row]) -> None:
@@ -91,7 +93,7 @@ class Judge:
         if old is None:
             return
         yield from self._claimed(old, new)
-        yield from self._left(old, new, records)
+        yield from self._released(old, new, records)
         kinds = [record["kind"] for record in records]
         if old["state"] in FINAL and new["state"] != old["state"] and "retried" not in kinds:
             yield f"it was {old['state']} and became {new['state']}"
@@ -106,7 +108,7 @@ class Judge:
     def _charged(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
         """A death is charged to a run that was alone in its process, or whose own session reported it."""
         reported = any(record["kind"] == "crashed" and record["fence"] == old["fence"] for record in records)
-        together = self._together[old["session"]]
+        together = self._runs_per_session[old["session"]]
         if new["crashes"] > old["crashes"] + 1:
             yield "two crashes were counted for one"
         if new["crashes"] > old["crashes"] and together != 1 and not reported:
@@ -116,7 +118,7 @@ class Judge:
             yield "it was isolated, though it hasn't died twice in a row"
 
     def _died_twice(self, id: str) -> bool:
-        history = sorted(self._mirror.of_run("history", id), key=lambda record: record["n"])
+        history = sorted(self._replica.of_run("history", id), key=lambda record: record["n"])
         ends = [record["kind"] for record in history if record["since"] is not None]
         return len(ends) > 1 and all(kind in DEATHS for kind in ends[-2:])
 
@@ -144,11 +146,11 @@ class Judge:
         if old["held"] is None:
             if old["isolation"] is not None:
                 yield "it is isolated, and was claimed as others are"
-            yield from self._in_its_turn(new)
+            yield from self._in_order(new)
 
-    def _in_its_turn(self, new: Row) -> Iterator[str]:
+    def _in_order(self, new: Row) -> Iterator[str]:
         """A run begins when nobody is at a predecessor of its unique name, and after those that come first."""
-        for other in self._mirror.runs():
+        for other in self._replica.runs():
             same_name = new["unique_name"] is not None and other["unique_name"] == new["unique_name"]
             if same_name and other is not new and other["session"] is not None:
                 yield f"it began while {other['session']} was still at another run of its unique name"
@@ -156,7 +158,7 @@ class Judge:
             if claimable and self._order(other) < self._order(new):
                 yield f"it was claimed before run {other['id']}, which comes first"
 
-    def _left(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
+    def _released(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
         """A running run is left by its holder, whose lease is alive, by its recovery, or from outside."""
         if old["session"] is not None and new["session"] not in (None, old["session"]):
             yield f"it went from session {old['session']} to {new['session']}"
@@ -189,7 +191,7 @@ class Judge:
             yield "a checkpoint was changed"
         if old is not None or new is None:
             return
-        run = self._mirror.run(new["run"])
+        run = self._replica.run(new["run"])
         if run is None:
             yield "a checkpoint without a run"
             return
@@ -200,7 +202,7 @@ class Judge:
         if not self._alive(run["session"]):
             yield f"session {run['session']} wrote it after the end of its lease"
         if new["kind"] in ("step", "transaction"):
-            for other in self._mirror.of_run("checkpoints", new["run"]):
+            for other in self._replica.of_run("checkpoints", new["run"]):
                 same = (other["generation"], other["key"]) == (new["generation"], new["key"])
                 if same and other["n"] != new["n"] and other["kind"] == new["kind"]:
                     yield f"step {new['key']} was recorded twice"
@@ -235,7 +237,7 @@ class Judge:
         if change.old is not None and change.new is not None:
             yield "history was changed"
         if change.new is not None and change.old is None:
-            run = self._mirror.run(change.new["run"])
+            run = self._replica.run(change.new["run"])
             if run is None or change.new["n"] > run["records"]:
                 yield "a record beyond the count of its run"
 
@@ -245,24 +247,24 @@ class Judge:
         if renewed and old["lease_until"] <= self._now():
             yield "a lease that was over was renewed"
         if new is None:
-            for run in self._mirror.runs():
+            for run in self._replica.runs():
                 if run["session"] == change.key[0]:
                     yield f"a session was forgotten that run {run['id']} names"
 
     def _effects(self, change: Change) -> Iterator[str]:
         if change.new is not None:
             run, name, _ = change.key
-            same = [row for row in self._mirror.of_run("effects", run) if row["name"] == name]
+            same = [row for row in self._replica.of_run("effects", run) if row["name"] == name]
             if len(same) > 1:
                 yield f"the transaction {name} was carried out {len(same)} times"
 
     # What must hold of all that is waited for
 
     def _waiting(self, id: str) -> Iterator[str]:
-        run = self._mirror.run(id)
+        run = self._replica.run(id)
         if run is None or run["kind"] is not None:
             return
-        waits = [wait for wait in self._mirror.of_run("waits", id) if wait["generation"] == run["generation"]]
+        waits = [wait for wait in self._replica.of_run("waits", id) if wait["generation"] == run["generation"]]
         if run["state"] == "waiting":
             if any(wait["outcome"] is not None for wait in waits):
                 yield "it waits though something came that it waited for"
@@ -277,13 +279,13 @@ class Judge:
 
     def _open_wait(self, id: str, wait: Row) -> Iterator[str]:
         if wait["kind"] == "message":
-            free = [row for row in self._mirror.of_run("messages", id) if row["taken_by"] is None]
+            free = [row for row in self._replica.of_run("messages", id) if row["taken_by"] is None]
             if any(row["topic"] == wait["target"] for row in free):
                 yield f"it waits for a message of {wait['target']} that is there"
         elif wait["kind"] == "children":
             unfinished = [
                 child
-                for child in self._mirror.runs()
+                for child in self._replica.runs()
                 if child["parent"] == id and child["spawn_key"] == wait["target"] and child["finished_at"] is None
             ]
             if wait["pending"] != len(unfinished):
@@ -293,44 +295,44 @@ class Judge:
         targets = {change.key[0] for change in changes if change.table == "events" and change.new is not None}
         targets |= {change.new["target"] for change in changes if change.table == "waits" and change.new is not None}
         for target in sorted(target for target in targets if target is not None):
-            event = self._mirror.rows["events"].get((target,))
+            event = self._replica.rows["events"].get((target,))
             if event is None or event["emitted_at"] is None or event["more"]:
                 continue
-            for wait in self._mirror.rows["waits"].values():
+            for wait in self._replica.rows["waits"].values():
                 if wait["kind"] == "event" and wait["target"] == target and wait["outcome"] is None:
-                    run = self._mirror.run(wait["run"])
+                    run = self._replica.run(wait["run"])
                     if run is not None and run["generation"] == wait["generation"]:
                         yield f"run {wait['run']} waits for event {target}, which was emitted"
 
     def _permits(self) -> Iterator[str]:
         held: Counter[str] = Counter()
-        for run in self._mirror.runs():
+        for run in self._replica.runs():
             if run["session"] is not None and run["limits"] is not None:
                 held.update(msgspec.json.decode(run["limits"]))
-        for place, limit in self._mirror.rows["limits"].items():
+        for place, limit in self._replica.rows["limits"].items():
             if limit["used"] != held[place[0]]:
                 yield f"limit {place[0]}: {limit['used']} permits are counted, and {held[place[0]]} are held"
-            settings = self._mirror.rows["limit_settings"].get((limit["name"],))
+            settings = self._replica.rows["limit_settings"].get((limit["name"],))
             if settings is not None and settings["concurrency"] is not None and limit["used"] > settings["concurrency"]:
                 yield f"limit {place[0]}: {limit['used']} permits of {settings['concurrency']}"
 
     def _graphs(self, changes: list[Change]) -> Iterator[str]:
         graphs = {change.new["parent"] for change in changes if change.table == "runs" and change.new is not None}
         for id in sorted(id for id in graphs if id is not None):
-            graph = self._mirror.run(id)
+            graph = self._replica.run(id)
             if graph is not None and graph["kind"] == "graph":
                 yield from self._graph(graph)
 
     def _graph(self, graph: Row) -> Iterator[str]:
-        nodes = [run for run in self._mirror.runs() if run["parent"] == graph["id"] and run["node"] is not None]
+        nodes = [run for run in self._replica.runs() if run["parent"] == graph["id"] and run["node"] is not None]
         unfinished = [node for node in nodes if node["finished_at"] is None]
         if graph["state"] == "waiting" and graph["pending"] != len(unfinished):
             yield f"graph {graph['id']}: {graph['pending']} nodes are counted, and {len(unfinished)} are unfinished"
         if graph["state"] == "done" and unfinished:
             yield f"graph {graph['id']} is done, with {len(unfinished)} unfinished nodes"
         open_needs: Counter[str] = Counter()
-        for needs, node in self._mirror.rows["edges"]:
-            needed = self._mirror.run(needs)
+        for needs, node in self._replica.rows["edges"]:
+            needed = self._replica.run(needs)
             open_needs[node] += needed is not None and needed["finished_at"] is None
         for node in nodes:
             left = open_needs[node["id"]]

@@ -1,4 +1,4 @@
-"""Virtual time and seeded chance, put in the place of the real ones in all modules of the library."""
+"""Virtual time and seeded randomness, patched into all modules of the library."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from holdfast.engine.durable import async_executor, sync_executor
 from holdfast.model import ids
 from holdfast.telemetry import log
 
-SECOND = 1_000_000
-LOOK = 0.005
-BEGINNING = 1_800_000_000 * SECOND
+SECOND_US = 1_000_000
+POLL_INTERVAL_S = 0.005
+EPOCH_US = 1_800_000_000 * SECOND_US
 
 
 class Clock:
-    """Microseconds since the start, which only the simulation moves; the database's clock may jump beside it."""
+    """A clock in microseconds that only the simulation advances; the database clock may jump relative to it."""
 
     def __init__(self) -> None:
-        self.micros = 1000 * SECOND
+        self.micros = 1000 * SECOND_US
         self.jumped = 0
 
     def monotonic(self) -> float:
-        return self.micros / SECOND
+        return self.micros / SECOND_US
 
     def database(self) -> int:
-        return BEGINNING + self.micros + self.jumped
+        return EPOCH_US + self.micros + self.jumped
 
     def time_ns(self) -> int:
         return self.database() * 1000
 
 
 class SteppedLoop(asyncio.AbstractEventLoop):
-    """An event loop that runs as many callbacks as it is told to, in the order in which asyncio would, on virtual time.
+    """An event loop on virtual time that runs a given number of callbacks per step, in the order of asyncio.
 
-    What a callback raised is kept in `raised`. A loop whose worker has died takes nothing more.
+    `raised` collects exceptions from callbacks. The loop of a dead worker accepts no more callbacks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,11 +62,11 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self.tasks: list[asyncio.Task[Any]] = []
         self.raised: list[BaseException] = []
         self.blocker: asyncio.Task[Any] | None = None
-        """The task whose code blocks it."""
-        self.told: Callable[[], None] = lambda: None
-        """Called when there is something to do sooner than before."""
+        """The task whose code blocks the loop."""
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when the time of the next callback has moved forward."""
 
-    # What asyncio asks for
+    # Interface to asyncio
 
     def time(self) -> float:
         return self._clock.monotonic()
@@ -76,7 +76,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         if not self._dead:
             self._ready.append(handle)
             if len(self._ready) == 1:
-                self.told()
+                self.on_ready()
         return handle
 
     call_soon_threadsafe = call_soon
@@ -90,11 +90,11 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         if not self._dead:
             heapq.heappush(self._timers, (when, self._count, handle))
             if not self._ready and self._timers[0][2] is handle:
-                self.told()
+                self.on_ready()
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers stay until their time comes."""
+        """Keep cancelled timers until they are due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -118,10 +118,10 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         if error is not None and not self._dead and context["message"].startswith("Exception in callback"):
             self.raised.append(error)
 
-    # What the simulation does
+    # Interface to the simulation
 
     def next_at(self) -> float | None:
-        """When there is something to do: now, later, or not before something happens."""
+        """Return the time of the next callback; 0 means now, None that no callback is scheduled."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if self._ready:
@@ -129,7 +129,7 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         return self._timers[0][0] if self._timers else None
 
     def step(self, most: int) -> int:
-        """Run so many callbacks; how many there were."""
+        """Run up to `most` callbacks and return their number."""
         asyncio._set_running_loop(self)
         try:
             for done in range(most):
@@ -155,24 +155,24 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self._left_of_turn = len(self._ready)
 
     def die(self) -> None:
-        """Nothing of it goes on."""
+        """Drop all callbacks and timers, as when the process dies."""
         self._dead = True
         self._ready.clear()
         self._timers.clear()
 
-    def bury(self) -> None:
-        """Let go of what was under way, in silence."""
+    def discard(self) -> None:
+        """Close unfinished tasks without warnings."""
         self.die()
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if not task.done():
-                with suppress(BaseException):  # what author code does when it dies is nobody's business
+                with suppress(BaseException):  # Errors of task code in a dead process have no effect.
                     task.get_coro().close()  # type: ignore[union-attr]
         self.tasks.clear()
 
 
-class OneThread:
-    """asyncio as a thread of author code sees it, where that is no thread: what it asks of the loop happens at once."""
+class SameThreadAsyncio:
+    """asyncio for task threads that are greenlets: calls to the loop run immediately in the same thread."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -184,13 +184,13 @@ class OneThread:
         except StopIteration as end:
             value = end.value
             return SimpleNamespace(result=lambda: value)
-        raise AssertionError("it waits for something, which it can't here")
+        raise AssertionError("the coroutine must not wait")
 
 
 class SteppedFuture(Future[Any]):
-    """A future that a thread waits for, where that is no thread. `look` lets others go on for a moment."""
+    """A future that a greenlet can wait for. `pause` lets other threads run meanwhile."""
 
-    look: Callable[[float], None]
+    pause: Callable[[float], None]
 
     def result(self, timeout: float | None = None) -> Any:
         wait_for([self], timeout)
@@ -198,31 +198,33 @@ class SteppedFuture(Future[Any]):
 
 
 def wait_for(futures: Iterable[Future[Any]], timeout: float | None = None) -> Any:
-    """`concurrent.futures.wait`, in the same way."""
+    """Replace `concurrent.futures.wait` for greenlets."""
     futures = list(futures)
     left = 1e9 if timeout is None else timeout
     while left > 0 and not all(future.done() for future in futures):
-        SteppedFuture.look(LOOK)
-        left -= LOOK
+        SteppedFuture.pause(POLL_INTERVAL_S)
+        left -= POLL_INTERVAL_S
     return wait(futures, 0)
 
 
-def this_thread() -> int:
-    """What runs in a greenlet of its own would run in a thread of its own."""
+def greenlet_id() -> int:
+    """Return an id of the current greenlet, in place of a thread id."""
     return id(getcurrent())
 
 
 @contextmanager
 def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Callable[..., None]) -> Iterator[None]:
-    """The library lives on this clock and this seed. `sleep` is called instead of the real one, and `failed` when a
-    loop or a thread of the engine raised something that it didn't expect."""
-    chance = random.Random(f"chance {seed}")
+    """Patch the library to use this clock, this seed and this `sleep`.
+
+    `failed` is called when a loop or a thread of the engine raises an unexpected exception.
+    """
+    rng = random.Random(f"chance {seed}")
     fake_time = SimpleNamespace(
         monotonic=clock.monotonic, perf_counter=clock.monotonic, time=clock.monotonic, time_ns=clock.time_ns,
         sleep=sleep,
     )  # fmt: skip
-    fake_secrets = SimpleNamespace(token_hex=lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}")
-    stand_ins = {"time": (time, fake_time), "random": (random, chance), "secrets": (secrets, fake_secrets)}
+    fake_secrets = SimpleNamespace(token_hex=lambda size: f"{rng.getrandbits(8 * size):0{2 * size}x}")
+    stand_ins = {"time": (time, fake_time), "random": (random, rng), "secrets": (secrets, fake_secrets)}
     logger = logging.getLogger("holdfast")
     disabled, logger.disabled = logger.disabled, True
     ids._random.seed(seed)
@@ -234,11 +236,11 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
                     if getattr(module, attribute, None) is real:
                         stack.enter_context(mock.patch.object(module, attribute, fake))
         stack.enter_context(mock.patch.object(components, "worker_name", return_value="worker"))
-        stack.enter_context(mock.patch.object(write_queue, "get_ident", this_thread))
-        stack.enter_context(mock.patch.object(async_executor, "asyncio", OneThread()))
+        stack.enter_context(mock.patch.object(write_queue, "get_ident", greenlet_id))
+        stack.enter_context(mock.patch.object(async_executor, "asyncio", SameThreadAsyncio()))
         blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
         stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))
-        stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
+        stack.enter_context(mock.patch.object(SteppedFuture, "pause", sleep, create=True))
         stack.enter_context(mock.patch.object(sync_executor, "Future", SteppedFuture))
         stack.enter_context(mock.patch.object(sync_executor, "wait_for_futures", wait_for))
         stack.enter_context(mock.patch.object(log, "loop_failed", failed))

@@ -1,4 +1,4 @@
-"""Counting what the store's history says, for comparing it with the ledger."""
+"""Query states and history entries, to compare them with the ledger."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast import Holdfast
 from holdfast.database.statements import Statement
 
 
-def ask(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
-    """Rows of a query of the test's own; `{}` stands before names of tables."""
+def fetch(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
+    """Run a query and return its rows; `{}` is the prefix of table names."""
     database = app.store.database
     prefix = "holdfast_" if database.display_url.startswith("sqlite") else '"holdfast".'
     return database.connection("client").run(
@@ -19,24 +19,24 @@ def ask(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
 
 
 def states(app: Holdfast) -> Counter[str]:
-    return Counter(dict(ask(app, "select state, count(*) from {}runs group by state")))
+    return Counter(dict(fetch(app, "select state, count(*) from {}runs group by state")))
 
 
 def records(app: Holdfast) -> Counter[str]:
-    """How many history rows of each kind there are."""
-    return Counter(dict(ask(app, "select kind, count(*) from {}history group by kind")))
+    """Count the history entries by kind."""
+    return Counter(dict(fetch(app, "select kind, count(*) from {}history group by kind")))
 
 
 def taken_over(app: Holdfast) -> int:
-    """How many attempts ended because their worker died."""
+    """Count the attempts that ended because their worker died."""
     counted = records(app)
     return counted["crashed"] + counted["worker_lost"]
 
 
 def ended_once(app: Holdfast) -> bool:
-    """Whether every run has exactly one record of its end."""
+    """Return whether every run has exactly one history entry for its end."""
     query = "select run from {}history where kind in ('done', 'failed', 'cancelled') group by run having count(*) > 1"
-    runs, ended = ask(
+    runs, ended = fetch(
         app, "select (select count(*) from {}runs), (select count(distinct run) from {}history where kind = 'done')"
     )[0]
-    return not ask(app, query) and runs == ended
+    return not fetch(app, query) and runs == ended

@@ -1,4 +1,4 @@
-"""Durable functions as they were and as they might become, and checks of one against the other."""
+"""Old and new versions of a durable function, and replay checks of runs of one against the code of the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.control import Control
 from holdfast.control.replay_check import CheckReport
 from tests.support.durable import drain
 from tests.support.ledger import Ledger
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 TABLES = ("runs", "checkpoints", "waits", "events", "messages", "chunks", "history", "workers", "lanes", "keys", "meta")
 
@@ -20,16 +20,16 @@ Body = Callable[..., Any]
 
 
 class Effects:
-    """What steps do, written down where the test says."""
+    """The ledger to which steps write, and an event that unblocks `block`."""
 
     ledger: Ledger
-    let_go = threading.Event()
+    unblock = threading.Event()
 
 
 def block() -> None:
-    """What no event loop and no thread gets out of, until the test lets it go."""
-    ledger = Effects.ledger  # the next test has another one
-    Effects.let_go.wait(60)
+    """Block the thread until the test sets `unblock`."""
+    ledger = Effects.ledger  # the next test replaces it
+    Effects.unblock.wait(60)
     ledger.write("went on")
 
 
@@ -43,7 +43,7 @@ def undo(what: Any) -> None:
 
 
 class Deployed:
-    """An app on the test's database, with a durable function `walk` of this body, and a child for it."""
+    """An app on the test's database with a durable function `walk` that has this body, and a child task."""
 
     def __init__(self, url: str, body: Body | None, name: str = "walk") -> None:
         self.app = Holdfast(url)
@@ -66,7 +66,7 @@ def act_child(n: int) -> int:
 
 
 def begin(url: str, body: Body, *args: Any) -> Any:
-    """A run that went as far as it can with this code."""
+    """Enqueue a run, execute it with this code until it waits, and return its id."""
     with Deployed(url, body) as old:
         run = old.walk.enqueue(*args)
         drain(old.app)
@@ -74,7 +74,7 @@ def begin(url: str, body: Body, *args: Any) -> Any:
 
 
 def found(url: str, body: Body | None, **asked: Any) -> list[tuple[str, str]]:
-    """The kinds of differences and where they are, of the only run."""
+    """Check the only run against this code and return the kind and position of each difference."""
     with Deployed(url, body) as new:
         report = new.check(**asked)
     assert report.checked == 1
@@ -82,12 +82,12 @@ def found(url: str, body: Body | None, **asked: Any) -> list[tuple[str, str]]:
 
 
 def dump(url: str) -> dict[str, list[Any]]:
-    """All there is in the database."""
-    world = World(url)
+    """Return the content of all tables."""
+    harness = StoreHarness(url)
     try:
-        return {table: sorted(world.sql(f"select * from {{schema}}{table}"), key=repr) for table in TABLES}
+        return {table: sorted(harness.sql(f"select * from {{schema}}{table}"), key=repr) for table in TABLES}
     finally:
-        world.close()
+        harness.close()
 
 
 # Old and new code
@@ -101,7 +101,7 @@ async def walk(ctx: Context) -> str:
 
 
 async def walk_and_cut(ctx: Context) -> str:
-    """It cancels a receive when the step beside it is done."""
+    """Cancel a receive when the concurrent step is done."""
     lost = asyncio.ensure_future(ctx.receive("lost"))
     await ctx.step(act, 1, name="first")
     lost.cancel()
@@ -182,7 +182,7 @@ def walk_no_more() -> None:
 
 
 async def walk_renamed_later(ctx: Context) -> None:
-    """The same, with what comes after the record changed."""
+    """Change only code after the last checkpoint."""
     await ctx.step(act, 1, name="first")
     await ctx.step(act, 2, name="second", undo=undo)
     await ctx.wait_for("dawn")

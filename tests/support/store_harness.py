@@ -1,4 +1,4 @@
-"""A store on a fresh database with a clock that only moves when told, and short words for what tests do with it."""
+"""A store on a fresh database with a manual clock, and shortcuts for common operations in tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CANCELLED = '{"code":"cancelled"}'
 
 
 class Clock:
-    """Microseconds since 1970, standing still until `advance` is called."""
+    """A clock in microseconds since 1970 that moves only when `advance` is called."""
 
     def __init__(self, now: int = 1_800_000_000 * SECOND) -> None:
         self.now = now
@@ -43,8 +43,8 @@ class Clock:
         self.now += round(seconds * SECOND)
 
 
-class World:
-    """One database, one store on it, and any number of further ones."""
+class StoreHarness:
+    """A database with one store, and optionally more."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -54,7 +54,7 @@ class World:
         self._columns: list[str] = []
 
     def another_store(self, **settings: Any) -> Store:
-        """A store as another process would have it."""
+        """Open another store on the database, as another process would."""
         settings.setdefault("clock", self.clock)
         store = Store(open_database(self.url, "holdfast"), **settings)
         self._stores.append(store)
@@ -68,17 +68,17 @@ class World:
     def on_postgres(self) -> bool:
         return self.store.database.dialect.name == "postgres"
 
-    # Looking
+    # Queries
 
     def sql(self, text: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Raw SQL, with the dialect's fragments."""
+        """Execute SQL that may contain fragments of the dialect."""
         statement = render(StatementSource("test", None, "", text), self.store.database.dialect)
         self.store.prepare()
         line = self.store.database.connection("client")
         return line.run(lambda connection: connection.execute(statement, {"now": self.clock(), **values}))
 
     def row(self, id: str) -> dict[str, Any]:
-        """A run's row, whole."""
+        """Return the complete row of a run."""
         names = (
             "seq lane tenant priority turn state held due_at deadline lifetime session fence attempt failures crashes"
             " max_crashes unique_name args result error options tags keep records created_at claimed_at started_at"
@@ -97,10 +97,10 @@ class World:
         return str(self.row(id)["state"])
 
     def kinds(self, id: str) -> list[str]:
-        """The kinds of a run's kept records, in order."""
+        """Return the kinds of a run's history entries in order."""
         return [str(record[2]) for record in self.store.queries.history(id)]
 
-    # Doing
+    # Operations
 
     def new(self, task: str = "task", **more: Any) -> NewRun:
         settings: dict[str, Any] = {"queue": "default", "args": "[[],{}]", "keep": 30 * DAY, **more}
@@ -128,14 +128,14 @@ class World:
         return self.store.claims.claim_isolated(session, [self.lane(task) for task in tasks], most)
 
     def running(self, session: str, **more: Any) -> Claim:
-        """A new run, claimed by the session."""
+        """Enqueue a run and claim it for the session."""
         id = self.add(**more)
         (claim,) = self.claim(session)
         assert claim.id == id
         return claim
 
     def end(self, session: str, claim: Claim, kind: str = "done", **more: Any) -> bool:
-        """End one attempt; whether it counted."""
+        """End an attempt and return whether the store accepted it."""
         return (claim.id, claim.fence) in self.store.attempts.end(session, [end_of(claim, kind, **more)])
 
     def recover(self, *sessions: str) -> RecoveryResult:
@@ -147,23 +147,23 @@ class World:
         return self.store.journal.write(session, commands)
 
     def record(self, session: str, claim: Claim, n: int, key: str | None = None, **more: Any) -> Reply:
-        """A plain checkpoint."""
+        """Record a checkpoint."""
         (reply,) = self.store.journal.record(session, [record_of(claim, n, key, **more)])
         return reply
 
     def steps(self, id: str) -> list[tuple[Any, ...]]:
-        """The checkpoints of a run, whatever its generation: number, key, kind, value."""
+        """Return the checkpoints of a run in all generations: number, key, kind, value."""
         return self.sql(
             "select n, key, kind, value from {schema}checkpoints where run = cast(:id as {uuid}) order by n", id=id
         )
 
     def waits(self, id: str) -> dict[str, tuple[Any, ...]]:
-        """The waits of a run by key: outcome, value."""
+        """Return the waits of a run by key: outcome, value."""
         rows = self.sql("select key, outcome, value from {schema}waits where run = cast(:id as {uuid})", id=id)
         return {key: (outcome, value) for key, outcome, value in rows}
 
     def wait(self, session: str, claim: Claim, kind: str, target: str | None = None, **more: Any) -> Reply:
-        """Wait for something, under the number 10 and the kind as the key unless told otherwise."""
+        """Register a wait; by default with number 10 and its kind as the key."""
         (reply,) = self.write(session, wait_of(claim, kind, target, **more))
         return reply
 
@@ -171,14 +171,14 @@ class World:
         return self.end(session, claim, "waiting", in_tree=True, **more)
 
     def waiting(self, session: str, kind: str, target: str | None = None, **more: Any) -> Claim:
-        """A new run that waits for something, and sleeps."""
+        """Enqueue and claim a run, register a wait and suspend the run."""
         claim = self.running(session)
         self.wait(session, claim, kind, target, **more)
         assert self.suspend(session, claim)
         return claim
 
     def spawn(self, session: str, claim: Claim, count: int | None = None, **more: Any) -> list[str]:
-        """Children of a run, of the task `child`; with a count those of a map."""
+        """Spawn children of the task `child`; with a count, as a map."""
         run = more.pop("run", {})
         command = spawn_of(claim, [self.new("child", **run) for _ in range(count or 1)], **more)
         if count is not None:
@@ -206,13 +206,13 @@ def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> NewC
 
 
 def steps_of(claims: Sequence[Claim], n: int) -> tuple[str, int]:
-    """What `record_steps` takes: the checkpoint of one step of each."""
+    """Return the arguments of `record_steps` for one step of each claim."""
     steps = [NewStepCheckpoint(*token_of(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims]
     return json_rows(steps), len(steps)
 
 
 def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> WaitCommand:
-    """A wait; the target of an event is its name, and of children the key of their call."""
+    """Return a wait command. The target of an event is its name, that of children the key of their call."""
     if kind == "event":
         more |= {"name": target}
         target = event_target(more.setdefault("tenant", None), str(target))
@@ -239,7 +239,7 @@ STATE_AFTER = {
 
 
 def end_of(claim: Claim, kind: str = "done", **more: Any) -> End:
-    """The end of an attempt, with what belongs to its kind."""
+    """Return the end of an attempt with the fields of its kind."""
     settings: dict[str, Any] = {"state": more.get("state") or STATE_AFTER[kind]}
     if kind == "done":
         settings["result"] = '"ok"'

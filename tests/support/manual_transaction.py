@@ -1,5 +1,7 @@
-"""Two transactions that meet on PostgreSQL: one is carried on by hand, statement by statement, the other waits for it
-in a thread. On SQLite writers wait for each other, so there is one way only."""
+"""Race two transactions on PostgreSQL: the test runs one statement by statement while the other blocks in a thread.
+
+SQLite serializes writers, so such races don't occur there.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ import psycopg
 from holdfast.database import Statements
 from holdfast.store.enqueue import enqueue_steps
 from holdfast.store.rows import NewRun
-from tests.support.world import World
+from tests.support.store_harness import StoreHarness
 
 
-class Hand:
-    """A raw connection with a transaction that a test carries on by hand."""
+class ManualTransaction:
+    """A transaction on a raw connection that the test runs statement by statement."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._statements = Statements("holdfast.store.sql", world.store.database.dialect)
-        self._connection = psycopg.connect(world.url, cursor_factory=psycopg.RawCursor)
+    def __init__(self, harness: StoreHarness) -> None:
+        self._world = harness
+        self._statements = Statements("holdfast.store.sql", harness.store.database.dialect)
+        self._connection = psycopg.connect(harness.url, cursor_factory=psycopg.RawCursor)
 
     def do(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[tuple[Any, ...]]:
         statement = self._statements.get(name, limit)
@@ -33,7 +35,7 @@ class Hand:
         return [tuple(value if value is None else str(value) for value in row) for row in cursor.fetchall()]
 
     def enqueue(self, run: NewRun) -> str:
-        """All steps of the enqueue, without the commit."""
+        """Run all statements of an enqueue without committing."""
         lanes = self._world.store.lanes.ids([(run.queue, run.task)])
         steps = enqueue_steps([run], lanes)
         try:
@@ -52,16 +54,16 @@ class Hand:
         self._connection.close()
 
 
-class Background:
-    """A call in a thread that is known to wait for a lock."""
+class BlockedCall:
+    """A call in a thread that waits for a lock; the constructor returns when it does."""
 
-    def __init__(self, world: World, call: Callable[[], Any]) -> None:
+    def __init__(self, harness: StoreHarness, call: Callable[[], Any]) -> None:
         self._result: list[Any] = []
         self._thread = threading.Thread(target=self._run, args=(call,))
         self._thread.start()
-        with psycopg.connect(world.url, autocommit=True) as looking:
+        with psycopg.connect(harness.url, autocommit=True) as observer:
             for _ in range(2000):
-                waiting = looking.execute(
+                waiting = observer.execute(
                     "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
                 )
                 if waiting.fetchone():

@@ -1,8 +1,8 @@
-"""A database in memory that several processes seem to share, each by connections of its own that may fail.
+"""An in-memory database that simulated processes share, each through its own connections, which may fail.
 
-Whoever calls it may be stopped before a transaction begins and after it has committed: to let others go first, for as
-long as a fault wants, or for ever. A connection may be lost at both places; after the commit that means a lost answer.
-Inside a transaction nobody is stopped: SQLite has one writer.
+A caller can be suspended before a transaction begins and after it has committed: to let others run first, for the
+duration of a fault, or forever. A connection can be lost at both points; after the commit only the reply is lost. No
+caller is suspended inside a transaction, because SQLite has one writer.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from holdfast.database.sqlite_connection import SqliteConnection, enable_wal
 from holdfast.database.statements import Statement
 
 
-class Host(Protocol):
-    """The process that a connection belongs to. Both calls may stop it for a while, or raise."""
+class ProcessHooks(Protocol):
+    """Hooks of the process that owns a connection. Those around a transaction may suspend the caller or raise."""
 
     name: str
 
-    def arrive(self, what: str) -> None:
-        """Before a transaction."""
+    def before_transaction(self, what: str) -> None:
+        """Run before a transaction."""
 
-    def leave(self, what: str) -> None:
-        """After its commit."""
+    def before_reply(self, what: str) -> None:
+        """Run after the commit, before the caller gets the reply."""
 
-    def committed(self, host: Host) -> None:
-        """It has committed: rules may be checked."""
+    def committed(self, hooks: ProcessHooks) -> None:
+        """Run after the commit, to check the invariants."""
 
     def rolled_back(self) -> None: ...
 
     def pause(self, seconds: float | None) -> None:
-        """Let others go on for so long, or until somebody says `go_on`."""
+        """Suspend the caller for this long, or until `resume` is called."""
 
-    def go_on(self, stopped: greenlet) -> None: ...
+    def resume(self, stopped: greenlet) -> None: ...
 
 
-class Shared:
-    """The one real connection."""
+class SharedDatabase:
+    """The only real connection."""
 
     def __init__(self) -> None:
         self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
         enable_wal(self.apsw)
 
-    def wipe(self, keep: tuple[str, ...]) -> None:
-        """Empty all tables but these; numbers begin anew."""
+    def clear(self, keep: tuple[str, ...]) -> None:
+        """Empty all tables except these and reset their sequences."""
         tables = [name for (name,) in self.apsw.execute("select name from sqlite_schema where type = 'table'")]
         with self.apsw:
             for table in tables:
@@ -62,30 +62,30 @@ class Shared:
 
 
 class FaultyConnection(SqliteConnection):
-    """A connection of one process to the shared database."""
+    """A connection of one simulated process to the shared database."""
 
-    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
-        self._now = now  # a statement's time is that of the database when it is carried out, not of the asking
+    def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
+        self._now = now  # the time of a statement is read when it executes, not when it is requested
         self._what = "the simulated database"
         self._ended_early = None
         self._read_timeout_s = None
         self._apsw = shared.apsw
-        self._host = host
+        self._hooks = hooks
         self._names: list[str] = []
-        self._begun = False  # the transaction that the shared connection is in, is ours
+        self._begun = False  # whether this connection began the open transaction of the shared one
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
         if self._apsw.in_transaction:
             self._names.append(statement.name)
             return super().execute(statement, {**values, "now": self._now()})
-        self._host.arrive(statement.name)
+        self._hooks.before_transaction(statement.name)
         rows = super().execute(statement, {**values, "now": self._now()})
-        self._host.committed(self._host)
-        self._host.leave(statement.name)
+        self._hooks.committed(self._hooks)
+        self._hooks.before_reply(statement.name)
         return rows
 
     def begin(self) -> None:
-        self._host.arrive("begin")
+        self._hooks.before_transaction("begin")
         self._names = []
         super().begin()
         self._begun = True
@@ -93,27 +93,27 @@ class FaultyConnection(SqliteConnection):
     def commit(self) -> None:
         super().commit()
         self._begun = False
-        self._host.committed(self._host)
-        self._host.leave(self._names[-1] if self._names else "nothing")
+        self._hooks.committed(self._hooks)
+        self._hooks.before_reply(self._names[-1] if self._names else "nothing")
 
     def rollback(self) -> None:
         if self._begun:
             self._begun = False
             super().rollback()
-            self._host.rolled_back()
+            self._hooks.rolled_back()
 
     def close(self) -> None:
-        """The real one stays."""
+        """Keep the real connection open."""
 
     def cut(self) -> None:
-        """Nothing hangs for real."""
+        """Do nothing, because no call really hangs."""
 
 
-class Turn:
-    """A lock between calls that take turns on one thread, in the place of a line's own."""
+class GreenletLock:
+    """A reentrant lock between greenlets of one thread; replaces the lock of a managed connection."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, hooks: ProcessHooks) -> None:
+        self._hooks = hooks
         self._owner: greenlet | None = None
         self._depth = 0
         self._waiting: list[greenlet] = []
@@ -122,12 +122,12 @@ class Turn:
         me = getcurrent()
         while self._owner not in (None, me):
             self._waiting.append(me)
-            self._host.pause(None)
+            self._hooks.pause(None)
         self._owner = me
         self._depth += 1
 
     def is_revoked(self) -> bool:
-        """No: nobody hangs in a transaction here."""
+        """Return False, because no transaction hangs in the simulation."""
         return False
 
     def __exit__(self, *raised: object) -> None:
@@ -136,31 +136,33 @@ class Turn:
             self._owner = None
             waiting, self._waiting = self._waiting, []
             for each in waiting:
-                self._host.go_on(each)
+                self._hooks.resume(each)
 
 
 class FaultyDatabase(SqliteDatabase):
-    """The shared database as one process sees it: a line for each purpose, as a server has it; but what an author's
-    transaction may join has one for all."""
+    """The shared database as one process sees it, with a connection per purpose, as on a server.
 
-    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
+    Purposes that can join a user transaction share one connection.
+    """
+
+    def __init__(self, shared: SharedDatabase, hooks: ProcessHooks, now: Callable[[], int]) -> None:
         super().__init__(":memory:")
         self._now = now
         self._shared = shared
-        self._host = host
+        self._hooks = hooks
 
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
         name = "write" if purpose in ("client", "commit") else purpose
         known = self._connections.get(name)
         if known is None:
             known = self._connections[name] = ManagedConnection(
-                lambda: FaultyConnection(self._shared, self._host, self._now)
+                lambda: FaultyConnection(self._shared, self._hooks, self._now)
             )
-            known._lock = Turn(self._host)  # type: ignore[assignment]
+            known._lock = GreenletLock(self._hooks)  # type: ignore[assignment]
         return known
 
-    def forget_lines(self) -> None:
-        """Its process has died."""
+    def forget_connections(self) -> None:
+        """Drop all connections, because the process has died."""
         self._connections = {}
 
     def in_user_transaction(self) -> bool:
@@ -168,7 +170,7 @@ class FaultyDatabase(SqliteDatabase):
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
-        """Without the real one's timer."""
+        """Open a user transaction, without the timer of the real database."""
         with self.connection("client").transaction() as connection:
             assert isinstance(connection, FaultyConnection)
             yield SqliteTransaction(connection)

@@ -1,4 +1,4 @@
-"""A simulated worker: real components, whose loops the simulation ticks, and whose threads are errands of it."""
+"""A simulated worker: real components whose loops and threads are stepped by the simulation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.store.step_transactions import MAX_STEP_TRANSACTIONS
-from tests.proof.actors import Errand, EventLoopActor, LoopActor
-from tests.proof.clockwork import SECOND, SteppedLoop
-from tests.proof.faulty import Host
-from tests.proof.stage import Stage
+from tests.proof.environment import Environment
+from tests.proof.faulty_database import ProcessHooks
+from tests.proof.simulated_threads import CallThread, EventLoopThread, LoopThread
+from tests.proof.virtual_time import SECOND_US, SteppedLoop
 
 if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
 
-LEASE = 2.0
+LEASE_S = 2.0
 MARGIN_S = 0.01
 
 
-class SimulatedThreads:
-    """Threads of author code: errands that take their time."""
+class SimulatedThreadPool:
+    """A pool whose threads, which run task code, are stepped by the simulation."""
 
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
@@ -41,15 +41,15 @@ class SimulatedThreads:
     def run(self, call: Callable[[], None]) -> ThreadCall:
         context = contextvars.Context()
         handle = ThreadCall(self, call)
-        self._worker.add_errand("thread", partial(context.run, handle))
+        self._worker.add_thread("thread", partial(context.run, handle))
         return handle
 
     def close(self) -> None:
-        """They end by themselves."""
+        """Do nothing, because the threads end by themselves."""
 
 
-class FreeLines:
-    """The lines for author's transactions that nobody uses, where waiting for one means to give way."""
+class FreeConnections:
+    """Unused connections for step transactions; a greenlet that waits for one yields."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -67,43 +67,43 @@ class FreeLines:
 class SimulatedWorker:
     """One worker process."""
 
-    def __init__(self, sim: Simulation, stage: Stage, slot: int, name: str) -> None:
+    def __init__(self, sim: Simulation, environment: Environment, slot: int, name: str) -> None:
         self.sim = sim
         self.name = name
         self.alive = True
         self.started = False
         self.stopping = False
-        self.process = stage.workers[slot]
-        self.process.host = self
-        self.process.store.step_transactions._free = FreeLines(sim)
+        self.process = environment.workers[slot]
+        self.process.hooks = self
+        self.process.store.step_transactions._free = FreeConnections(sim)
         self.loop = SteppedLoop(sim.clock)
-        client = stage.clients[slot]
+        client = environment.clients[slot]
         concurrency = sim.random.choice((1, 2, 8))
         self.components = WorkerComponents(
             self.process.store,
-            stage.app.registry,
-            stage.app._hooks,
-            WorkerSettings(concurrency=concurrency, lease=LEASE, grace=sim.random.choice((0.0, 0.5))),
+            environment.app.registry,
+            environment.app._hooks,
+            WorkerSettings(concurrency=concurrency, lease=LEASE_S, grace=sim.random.choice((0.0, 0.5))),
             lambda id: client.info(UUID(id)),
             client,
-            stage.app._schedule_registry,
-            stage.app.telemetry,
+            environment.app._schedule_registry,
+            environment.app.telemetry,
         )
-        self.components.runner._threads = SimulatedThreads(self)
+        self.components.runner._threads = SimulatedThreadPool(self)
         self.components.on_unhealthy = self._restart_soon
-        self.worker = Worker(self.components, stage.app.registry)
-        self.author: EventLoopActor | None = None
-        self._warden: LoopActor | None = None
-        self._claimer: LoopActor | None = None
+        self.worker = Worker(self.components, environment.app.registry)
+        self.author: EventLoopThread | None = None
+        self._lease_guard: LoopThread | None = None
+        self._claimer: LoopThread | None = None
         self._noticed_at: int | None = None
         self._restarting = False
 
-    def add_errand(self, what: str, call: Callable[[], None]) -> None:
+    def add_thread(self, what: str, call: Callable[[], None]) -> None:
         if self.alive:
-            self.sim.actors.append(Errand(f"{self.name}.{what}", call, self.sim.clock.micros))
+            self.sim.threads.append(CallThread(f"{self.name}.{what}", call, self.sim.clock.micros))
 
     def start(self) -> None:
-        """What a worker does before its loops begin; tried until the database lets it."""
+        """Start the worker, retrying while the database is unavailable, then add its loops to the simulation."""
         begin = True
         while True:
             try:
@@ -131,13 +131,13 @@ class SimulatedWorker:
             *housekeepers,
             components.claimer,
         ]
-        actors = {loop: LoopActor(f"{self.name}.{loop.name}", loop, self.sim.clock) for loop in loops}
-        self._warden, self._claimer = actors[components.lease_guard], actors[components.claimer]
-        self.author = EventLoopActor(f"{self.name}.author", self.loop)
-        self.sim.actors += [*actors.values(), self.author]
+        threads = {loop: LoopThread(f"{self.name}.{loop.name}", loop, self.sim.clock) for loop in loops}
+        self._lease_guard, self._claimer = threads[components.lease_guard], threads[components.claimer]
+        self.author = EventLoopThread(f"{self.name}.author", self.loop)
+        self.sim.threads += [*threads.values(), self.author]
 
     def stop(self) -> None:
-        """As for SIGTERM: finish within the grace, hand the rest back; then the process ends."""
+        """Stop as after SIGTERM: finish within the grace period, release the rest, end the process."""
         self.worker._finish_or_cancel()
         self.worker._flush_and_notify()
         self.worker._close(exiting=True)
@@ -150,60 +150,60 @@ class SimulatedWorker:
         return self.author is not None and self.author.blocked_since is not None
 
     def tasks_on_loop(self) -> list[asyncio.Task[Any]]:
-        """Those that carry out attempts, which may block the loop."""
+        """Return the asyncio tasks that execute attempts and may block the loop."""
         handles = [
             attempt.loop_task for attempt in self.components.state.claimed().values() if attempt.run_in == "loop"
         ]
         return [handle for handle in handles if handle is not None and not handle.done()]
 
     def watch_blocked_loop(self) -> None:
-        """After each step: note when the warden first looked at a loop that is blocked."""
+        """Record when the lease guard first checked a blocked loop. Called after each step."""
         if not self.blocked:
             self._noticed_at = None
-        elif self._noticed_at is None and self._warden is not None and self.author is not None:
+        elif self._noticed_at is None and self._lease_guard is not None and self.author is not None:
             since = self.author.blocked_since
-            if since is not None and self._warden.began_at > since and not self._warden.under_way:
+            if since is not None and self._lease_guard.began_at > since and not self._lease_guard.under_way:
                 self._noticed_at = self.sim.clock.micros
 
     def may_claim(self) -> bool:
-        """Whether the claimer's tick began before its event loop had been blocked for so long that it must know."""
+        """Return whether the claimer's tick began before the worker had to know that its event loop is blocked."""
         if self._noticed_at is None or self._claimer is None:
             return True
-        return self._claimer.began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND
+        return self._claimer.began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND_US
 
     def _restart_soon(self, _reason: str) -> None:
-        """Its supervisor restarts it: what it has given up is written meanwhile."""
+        """Let the supervisor restart the worker after two leases, in which released runs are written."""
         if not self._restarting:
             self._restarting = True
-            due = self.sim.clock.micros + 2 * int(LEASE * SECOND)
-            self.sim.actors.append(Errand(f"supervisor of {self.name}", self._restart, due))
+            due = self.sim.clock.micros + 2 * int(LEASE_S * SECOND_US)
+            self.sim.threads.append(CallThread(f"supervisor of {self.name}", self._restart, due))
 
     def _restart(self) -> None:
         if self.alive:
             self.sim.kill(self, "because it is unhealthy")
             self.sim.start_worker()
 
-    def leave_the_stage(self) -> None:
-        if self.process.host is self:
-            self.process.host = None
-            self.process.database.forget_lines()
+    def detach(self) -> None:
+        if self.process.hooks is self:
+            self.process.hooks = None
+            self.process.database.forget_connections()
 
-    # What its connections ask
+    # Hooks of its connections
 
-    def arrive(self, what: str) -> None:
-        self.sim.arrive(self.process, self, what)
+    def before_transaction(self, what: str) -> None:
+        self.sim.before_transaction(self.process, self, what)
 
-    def leave(self, what: str) -> None:
-        self.sim.leave(self.process, self, what)
+    def before_reply(self, what: str) -> None:
+        self.sim.before_reply(self.process, self, what)
 
-    def committed(self, host: Host) -> None:
+    def committed(self, hooks: ProcessHooks) -> None:
         self.sim.committed(self.name, self)
 
     def rolled_back(self) -> None:
-        self.sim.mirror.rolled_back()
+        self.sim.replica.rolled_back()
 
     def pause(self, seconds: float | None) -> None:
         self.sim.pause(seconds)
 
-    def go_on(self, stopped: greenlet) -> None:
-        self.sim.go_on(stopped)
+    def resume(self, stopped: greenlet) -> None:
+        self.sim.resume(stopped)

@@ -1,7 +1,7 @@
-"""A copy of what is in the simulated database, kept up to date by each commit, so that rules are quick to check.
+"""An in-memory copy of the simulated database, updated at each commit, so that invariants are cheap to check.
 
-SQLite tells of each row that it changes, with what was before and what is after; on commit the changes count, on a
-rollback they are forgotten.
+SQLite's preupdate hook reports each changed row with its old and new values. A commit applies the changes, a rollback
+drops them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "slots": ("id",),
     "effects": ("run", "name", "n"),
 }
-"""The tables that are looked at, and what names their rows."""
+"""The replicated tables and their keys."""
 
 
 @dataclass(slots=True)
 class Change:
-    """A row before and after a transaction; None where there was or is none."""
+    """A row before and after a transaction; None if it did not or does not exist."""
 
     table: str
     key: tuple[Any, ...]
@@ -42,8 +42,8 @@ class Change:
     new: Row | None
 
 
-class Mirror:
-    """The rows of the tables by their keys; `by_run` has those of a run."""
+class Replica:
+    """The rows of the replicated tables by key; `by_run` indexes them by run."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -74,7 +74,7 @@ class Mirror:
         self._pending.clear()
 
     def committed(self) -> list[Change]:
-        """Take over what was committed; one change for each row, in the order in which they were touched first."""
+        """Apply the committed changes and return one per row, ordered by first change."""
         if not self._pending:
             return []
         changes: dict[tuple[str, tuple[Any, ...]], Change] = {}
@@ -90,10 +90,10 @@ class Mirror:
                 known.new = after
         self._pending.clear()
         for change in changes.values():
-            self._take_over(change)
+            self._apply(change)
         return list(changes.values())
 
-    def _take_over(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         rows = self.rows[change.table]
         indexed = self.by_run.get(change.table)
         if change.new is None:

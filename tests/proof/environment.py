@@ -1,0 +1,118 @@
+"""The environment that all seeds of a process share: in-memory database, stores and tasks; cleared for each seed."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from unittest import mock
+
+from greenlet import greenlet
+
+from holdfast import Holdfast
+from holdfast.client.client import Client
+from holdfast.store import Store
+from tests.proof.faulty_database import FaultyDatabase, ProcessHooks, SharedDatabase
+from tests.proof.replica import Replica
+from tests.proof.virtual_time import EPOCH_US, Clock
+from tests.proof.workload import SimulatedTasks
+
+KEPT_TABLES = ("holdfast_meta", "holdfast_lanes", "holdfast_limit_settings")
+MAX_PROCESSES = 5
+"""Maximum number of simultaneous worker processes, including those that have just died."""
+
+
+class Process:
+    """A simulated process with its own database and store.
+
+    Its `hooks` decide which database calls fail or stall. Without hooks, every call succeeds at once.
+    """
+
+    def __init__(self, environment: Environment, name: str) -> None:
+        self.name = name
+        self.hooks: ProcessHooks | None = None
+        self.database = FaultyDatabase(environment.shared, self, environment.now)
+        self.store = Store(self.database, clock=environment.now)
+
+    def before_transaction(self, what: str) -> None:
+        if self.hooks is not None:
+            self.hooks.before_transaction(what)
+
+    def before_reply(self, what: str) -> None:
+        if self.hooks is not None:
+            self.hooks.before_reply(what)
+
+    def committed(self, hooks: ProcessHooks) -> None:
+        if self.hooks is not None:
+            self.hooks.committed(hooks)
+
+    def rolled_back(self) -> None:
+        if self.hooks is not None:
+            self.hooks.rolled_back()
+
+    def pause(self, seconds: float | None) -> None:
+        assert self.hooks is not None
+        self.hooks.pause(seconds)
+
+    def resume(self, stopped: greenlet) -> None:
+        if self.hooks is not None:
+            self.hooks.resume(stopped)
+
+
+class Environment:
+    """The database, its stores and the app with its tasks."""
+
+    def __init__(self) -> None:
+        self.clock: Clock | None = None
+        self.shared = SharedDatabase()
+        self.client = Process(self, "client")
+        with mock.patch("holdfast.database.open_database", return_value=self.client.database):
+            self.app = Holdfast("sqlite:///:memory:", clock=self.now, name="simulated")
+        self.app.store = self.app._client.store
+        self.client.store = self.app.store
+        self.tasks = SimulatedTasks(self.app)
+        self.app.schedule("every", self.tasks.child, args=("slot",), every=timedelta(seconds=4), overlap="skip")
+        self.workers = [Process(self, f"w{number}") for number in range(MAX_PROCESSES)]
+        self.clients = [
+            Client(process.store, self.app.registry, self.app._keep, self.app.telemetry) for process in self.workers
+        ]
+        self._create_lanes()
+        self.replica = Replica(self.shared.apsw)
+
+    def now(self) -> int:
+        return EPOCH_US if self.clock is None else self.clock.database()
+
+    def _create_lanes(self) -> None:
+        """Create all lanes in a fixed order and load them into all stores, so that all seeds start alike."""
+        self.app.registry.load()
+        self.app.registry.resolve()
+        self.client.store.prepare()
+        self.shared.apsw.execute("create table author_effects (run text, name text, n int, primary key (run, name, n))")
+        limits = self.app.registry.limits
+        self.client.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in limits)
+        for task in self.tasks.jobs:
+            task.enqueue("warm", 0, 0)
+        self.tasks.child.enqueue("warm")
+        self.tasks.broken.enqueue("warm")
+        self.tasks.culprit.enqueue("warm", 0)
+        self.tasks.program.enqueue(["step", "warm", 0, "dawn"], 0, "")
+        self.tasks.plain.enqueue(["step", "warm", 0, "dawn"], 0, "")
+        self.app.submit(self.tasks.graph(random.Random(0), "warm"))
+        for process in (self.client, *self.workers):
+            process.store.prepare()
+            process.store.lanes.refresh("claim")
+
+    def reset(self, clock: Clock) -> Replica:
+        """Empty the database and use this clock."""
+        self.clock = clock
+        self.shared.clear(KEPT_TABLES)
+        for process in (self.client, *self.workers):
+            process.hooks = None
+            process.database.forget_connections()
+        self.replica = Replica(self.shared.apsw)
+        self.replica.rows["limit_settings"] = self._limit_settings()
+        self.replica.watch()
+        return self.replica
+
+    def _limit_settings(self) -> dict:
+        rows = self.shared.apsw.execute("select name, concurrency from holdfast_limit_settings").fetchall()
+        return {(name,): {"name": name, "concurrency": concurrency} for name, concurrency in rows}
