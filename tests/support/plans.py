@@ -222,7 +222,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "delete_messages": ({}, "messages_pkey"),
     "delete_chunks": ({}, "chunks_pkey"),
     "lock_runs": ({}, "runs_pkey"),
-    "lock_free_runs": ({}, "runs_pkey"),
+    "lock_unlocked_runs": ({}, "runs_pkey"),
     "end_runs": ({"state": "failed", "overdue": 1}, "runs_pkey"),
     "retry_runs": ({}, "runs_pkey"),
     "delete_undone_steps": ({}, "checkpoints_pkey"),

@@ -35,8 +35,8 @@ if sys.platform == "linux":
 WAIT_TIMEOUT_S = 30.0
 URGENT_TIMEOUT_S = 10.0
 WAITER_CHECK_S = 0.003
-"""How long a connection goes on writing without looking for waiters, after it found none: each look costs a system call
-per transaction (bench steps)."""
+"""How long a connection keeps writing without checking for waiters, after it found none: each check costs a system call
+per transaction (bench: steps)."""
 TURN_S = 0.02
 """How long a connection may overtake waiting ones, so that short transactions of one process aren't interleaved with
 another's: each change of the writer makes SQLite drop its page cache."""
@@ -178,7 +178,7 @@ class SqliteWriteQueue:
         return place
 
     def release(self) -> None:
-        """Give the turn back, if this connection has it."""
+        """Release the turn, if this connection has it."""
         if not self._holds_turn:
             return
         self._holds_turn = False
