@@ -191,7 +191,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "end_attempts": (ENDS, "runs_pkey"),
     "find_recorded_ends": (FENCED, "history_pkey"),
     "release_runs": (FENCED, "runs_pkey"),
-    "crash_runs": (each(together=2, isolate=None, error=None), "runs_pkey"),
+    "crash_runs": (each(runs_in_process=2, isolate=None, error=None), "runs_pkey"),
     "has_isolated": ({}, "holdfast_runs_held"),
     "pick_isolated": ({}, "holdfast_runs_held"),
     "list_owned": ({}, "holdfast_runs_owned"),

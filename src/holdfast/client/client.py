@@ -77,8 +77,8 @@ class Client:
 
     def trace(self) -> str | None:
         """Return the current trace context as it is stored, or None."""
-        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
-        return None if kept is None else msgspec.json.encode(kept).decode()
+        context = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
+        return None if context is None else msgspec.json.encode(context).decode()
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)

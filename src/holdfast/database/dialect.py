@@ -166,8 +166,8 @@ class PostgresDialect(Dialect):
     @staticmethod
     def _error_text(argument: str) -> str:
         """Parse the stored error once, because a traceback makes it long."""
-        kept = f"(select cast({argument} as jsonb) as e offset 0) as kept"
-        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {kept})"
+        stored = f"(select cast({argument} as jsonb) as e offset 0) as stored"
+        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {stored})"
 
     @staticmethod
     def _among(argument: str) -> str:
@@ -228,8 +228,8 @@ class SqliteDialect(Dialect):
 
     @staticmethod
     def _error_text(argument: str) -> str:
-        kept = f"case when json_valid({argument}) then {argument} end"
-        parts = (f"coalesce(({kept}) ->> '{part}', '')" for part in ("code", "type", "message"))
+        stored = f"case when json_valid({argument}) then {argument} end"
+        parts = (f"coalesce(({stored}) ->> '{part}', '')" for part in ("code", "type", "message"))
         return "(" + " || char(10) || ".join(parts) + ")"
 
     @staticmethod

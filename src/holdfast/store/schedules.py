@@ -112,7 +112,7 @@ class ScheduleStore(StoreModule):
     def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
         """Store all schedules and triggers of an app's code; orphan those that its code no longer has.
 
-        One with a new timing, or that was orphaned, starts anew from now.
+        One with a new timing, or that was orphaned, starts again from now.
         """
         self._lanes.for_runs(run for each in declared if (run := each.template) is not None)
         return self._transaction("housekeeping", lambda tx: _declare(tx, app, {each.name: each for each in declared}))
@@ -148,7 +148,7 @@ class ScheduleStore(StoreModule):
         return [row._replace(last_run=None if row.last_run is None else str(row.last_run)) for row in rows]
 
     def last_slots(self, name: str) -> list[Row]:
-        """Return the last slots, newest first: slot, whether an operator asked for it, run, the run's state."""
+        """Return the last slots, newest first: slot, whether an operator requested it, run, the run's state."""
         return self._execute("read", "list_last_slots", name=name)
 
     def pause(self, names: Iterable[str]) -> list[str]:
@@ -193,7 +193,7 @@ def _declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> Sche
 
 
 def _compare(row: dict[str, Any], known: Row | None, changes: ScheduleChanges) -> None:
-    """Note how the declared row differs from the stored one, and whether its slots start anew (`moved`)."""
+    """Note how the declared row differs from the stored one, and whether its slots start again (`moved`)."""
     name = row["name"]
     if known is None:
         changes.added.append(name)
@@ -302,7 +302,7 @@ def _runs_to_create(tx: Tx, due: Sequence[DueSchedule]) -> tuple[list[tuple[str,
 def _create_runs(
     tx: Tx, runs: Sequence[tuple[str, int, NewRun]], lanes: Mapping[LaneKey, int], asked: int = 0
 ) -> list[SlotRun]:
-    """Create the runs of slots and record the slots. `asked`: an operator asked for them."""
+    """Create the runs of slots and record the slots. `asked`: an operator requested them."""
     if not runs:
         return []
     for _, _, run in runs:
