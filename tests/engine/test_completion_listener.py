@@ -342,7 +342,7 @@ def test_behind_a_pooler_there_is_no_listener_and_looking_goes_on(postgres_url, 
     with Holdfast(postgres_url) as app:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)
-        wait_until(lambda: hears(app)._deaf and not listening_threads())
+        wait_until(lambda: hears(app)._polling_only and not listening_threads())
         wait_until(lambda: connections(app) == 0)
         assert rows(app) == 0
         run.cancel()

@@ -82,6 +82,7 @@ def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
     queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_write_queue, "TURN_S", 3600.0)
+    monkeypatch.setattr(sqlite_write_queue, "WAITER_CHECK_S", 0.0)
     holder = queue()
     turns: list[str] = []
     holder.acquire()
@@ -103,7 +104,7 @@ def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
 def test_a_frozen_waiter_loses_its_place(queue: Callable[..., SqliteWriteQueue], urgent: bool) -> None:
     frozen = queue(urgent=urgent)
     frozen._check_file(time.monotonic())
-    frozen._take_place(time.monotonic())
+    frozen._join_queue(time.monotonic())
     writer = queue()
     writer.acquire()
     assert writer._holds_turn

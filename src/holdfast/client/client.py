@@ -49,7 +49,7 @@ class Client:
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
         self.decode_result = self.results.decode_result
-        self.ended = self.results.waiter.poll_now  # Called when a worker of this process may have finished a run.
+        self.wake_result_waiters = self.results.waiter.poll_now
 
     def bind(self, store: Store) -> None:
         """Switch to another store, for existing tasks and handles too. Not while calls are in progress."""
@@ -77,8 +77,8 @@ class Client:
 
     def trace(self) -> str | None:
         """Return the current trace context as it is stored, or None."""
-        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
-        return None if kept is None else msgspec.json.encode(kept).decode()
+        context = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
+        return None if context is None else msgspec.json.encode(context).decode()
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)

@@ -64,7 +64,7 @@ class CompletionListenerLoop(Loop):
         self.is_finished = False
 
     @property
-    def deaf(self) -> bool:
+    def polling_only(self) -> bool:
         return self._watch.polling_only
 
     def tick(self) -> float:
@@ -82,12 +82,12 @@ class CompletionListenerLoop(Loop):
 
     def _listen(self) -> float:
         """Wait once. Runs that finished before the registration are found by the poll that follows it."""
-        heard = self._watch.wait(MAX_WAIT_S, self._stopping)
+        notified = self._watch.wait(MAX_WAIT_S, self._stopping)
         if self._watch.polling_only or self._stopping.is_set():
             return 0.0
-        heard = self._register() or heard
+        notified = self._register() or notified
         self.is_listening = True
-        if not heard:
+        if not notified:
             return 0.0
         began = time.monotonic()
         self._on_completion()
@@ -134,7 +134,7 @@ class CompletionListener:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._deaf = store.clock is not database_clock  # A test moves its own clock; nothing else happens meanwhile.
+        self._polling_only = store.clock is not database_clock  # Nothing happens while a test's clock stands still.
         self._lock = threading.Lock()
         self._loop: CompletionListenerLoop | None = None
         self._wanted_until = 0.0
@@ -147,7 +147,7 @@ class CompletionListener:
 
     def request(self, seconds: float, on_completion: Callable[[], None]) -> None:
         """Listen for at least this long. `on_completion` is called in another thread."""
-        if self._deaf:
+        if self._polling_only:
             return
         with self._lock:
             self._wanted_until = max(self._wanted_until, time.monotonic() + seconds + LINGER_S)
@@ -157,7 +157,7 @@ class CompletionListener:
     def _start(self, on_completion: Callable[[], None]) -> None:
         watch = self._store.database.change_listener("completions")
         if watch.polling_only:
-            self._deaf = True
+            self._polling_only = True
             return
         self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted)
         try:
@@ -167,8 +167,8 @@ class CompletionListener:
 
     def _is_wanted(self, loop: CompletionListenerLoop) -> bool:
         with self._lock:
-            self._deaf = self._deaf or loop.deaf
-            loop.is_finished = self._deaf or time.monotonic() >= self._wanted_until
+            self._polling_only = self._polling_only or loop.polling_only
+            loop.is_finished = self._polling_only or time.monotonic() >= self._wanted_until
             return not loop.is_finished
 
     def close(self) -> None:

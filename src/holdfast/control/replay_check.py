@@ -121,7 +121,7 @@ class ReadOnlyRunFactory:
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, self.unpack(text))
 
-    def ended(self) -> None:
+    def wake_result_waiters(self) -> None:
         """Do nothing: no run ends in a replay."""
 
 

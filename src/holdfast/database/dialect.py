@@ -13,9 +13,9 @@
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
 | `{lock}` | lock the selected rows |
-| `{lock_free}` | lock the selected rows, skipping locked ones |
+| `{lock_skip_locked}` | lock the selected rows, skipping locked ones |
 | `{lock_shared}` | keep the row from being deleted, without blocking its heartbeat |
-| `{lock_whole}` | lock the row against `{lock_shared}` too, skipping locked ones |
+| `{lock_exclusive}` | lock the row against `{lock_shared}` too, skipping locked ones |
 | `{name_lock(x)}` | lock a name until the transaction ends, whether or not a row has it |
 | `{turn_at(time)}` | turn of a run that became ready at that time (`store/enqueue.py`) |
 | `{next_turn(r, time)}` | turn of run `r` when it becomes ready again: by time, or its tenant's next one |
@@ -123,9 +123,9 @@ class PostgresDialect(Dialect):
     _stamp = "(select {now})"
     _clock = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
     _lock = "for no key update"
-    _lock_free = "for no key update skip locked"
+    _lock_skip_locked = "for no key update skip locked"
     _lock_shared = "for key share"
-    _lock_whole = "for update skip locked"
+    _lock_exclusive = "for update skip locked"
     _uuid = "uuid"
     _serial = "bigint generated always as identity primary key"
     _run_key = "id uuid primary key, seq bigint generated always as identity"
@@ -166,8 +166,8 @@ class PostgresDialect(Dialect):
     @staticmethod
     def _error_text(argument: str) -> str:
         """Parse the stored error once, because a traceback makes it long."""
-        kept = f"(select cast({argument} as jsonb) as e offset 0) as kept"
-        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {kept})"
+        stored = f"(select cast({argument} as jsonb) as e offset 0) as stored"
+        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {stored})"
 
     @staticmethod
     def _among(argument: str) -> str:
@@ -208,7 +208,7 @@ class SqliteDialect(Dialect):
     _in_schema = ""
     _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
     _stamp = _clock = _now  # SQLite evaluates it once per statement
-    _lock = _lock_free = _lock_shared = _lock_whole = ""
+    _lock = _lock_skip_locked = _lock_shared = _lock_exclusive = ""
     _uuid = "text"
     _serial = "integer primary key autoincrement"
     _run_key = "seq integer primary key autoincrement, id text not null unique"
@@ -228,8 +228,8 @@ class SqliteDialect(Dialect):
 
     @staticmethod
     def _error_text(argument: str) -> str:
-        kept = f"case when json_valid({argument}) then {argument} end"
-        parts = (f"coalesce(({kept}) ->> '{part}', '')" for part in ("code", "type", "message"))
+        stored = f"case when json_valid({argument}) then {argument} end"
+        parts = (f"coalesce(({stored}) ->> '{part}', '')" for part in ("code", "type", "message"))
         return "(" + " || char(10) || ".join(parts) + ")"
 
     @staticmethod

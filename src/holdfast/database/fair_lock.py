@@ -27,7 +27,6 @@ class FairLock:
     `threading.RLock` goes to whichever thread runs first, which is usually the one that has just released it. This lock
     does the same while no thread has waited for `TURN_S`: handing it over at once would leave it unused until the next
     thread gets the GIL.
-
     """
 
     def __init__(self) -> None:

@@ -255,7 +255,7 @@ class FileGuard:
         """Raise StoreReplaced unless the file and its log are those that were opened.
 
         This runs after every commit, so it must be cheap: deleting or replacing a file changes its directory, and one
-        `fstat` tells whether the directory has changed (bench steps). The full check follows every `FULL_CHECK_S`.
+        `fstat` tells whether the directory has changed (bench: steps). The full check follows every `FULL_CHECK_S`.
         """
         if (
             self._directory is not None

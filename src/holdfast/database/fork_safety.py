@@ -1,7 +1,7 @@
 """Keep open connections safe when the process forks.
 
-A child must neither use nor close its parent's connections: closing one sends a goodbye to the server in the parent's
-name. The child therefore keeps them unclosed and opens its own. SQLite needs more: if a file is open during the fork,
+A child must neither use nor close its parent's connections: closing one ends the parent's session on the
+server. The child therefore keeps them unclosed and opens its own. SQLite needs more: if a file is open during the fork,
 the child's SQLite assumes locks that the child doesn't hold. SQLite connections are closed before the fork and reopened
 on their next use.
 """

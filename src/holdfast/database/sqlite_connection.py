@@ -30,7 +30,7 @@ PROGRESS_STEPS = 10_000
 MAX_TRANSACTION_S = 5.0
 PRAGMAS = (
     "synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off",
-    "wal_autocheckpoint = 4000",  # pages; rewritten pages are copied to the file less often (bench jobs)
+    "wal_autocheckpoint = 4000",  # pages; rewritten pages are copied to the file less often (bench: jobs)
 )  # fmt: skip
 
 UNAVAILABLE_ERRORS = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)

@@ -2,16 +2,16 @@
 
 SQLite doesn't queue writers: each one sleeps and tries again, so a program that commits and begins at once wins against
 every sleeping writer. Holdfast's writers therefore take turns in a lock file beside the database, before they lock the
-database itself. Turns and places in the queue are byte-range locks that belong to an open file (OFD locks), which the
-kernel releases when a process dies. The file itself only names the process whose application code has the turn, for
-error messages.
+database itself. Turns and positions in the queue are byte-range locks that belong to an open file (OFD locks), which
+the kernel releases when a process dies. The file itself only names the process whose application code has the turn,
+for error messages.
 
     byte 0                    locked while a connection writes
     URGENT_FIRST + time       locked by a heartbeat that waits
     ORDINARY_FIRST + time     locked by any other writer that waits
 
-The time is the kernel's monotonic clock when the wait began, in microseconds, so the byte's offset is the place in the
-queue. Heartbeats go before all other writers. If nobody waits, a connection takes the turn with two system calls.
+The time is the kernel's monotonic clock when the wait began, in microseconds, so the byte's offset is the position in
+the queue. Heartbeats go before all other writers. If nobody waits, a connection takes the turn with two system calls.
 
 The queue only orders writers, and SQLite's own lock stays the one that protects the data. Where the file can't be used
 (another platform, a file system without such locks, no permission), writers go straight to SQLite.
@@ -35,13 +35,13 @@ if sys.platform == "linux":
 WAIT_TIMEOUT_S = 30.0
 URGENT_TIMEOUT_S = 10.0
 WAITER_CHECK_S = 0.003
-"""How long a connection goes on writing without looking for waiters, after it found none: each look costs a system call
-per transaction (bench steps)."""
+"""How long a connection keeps writing without checking for waiters, after it found none: each check costs a system call
+per transaction (bench: steps)."""
 TURN_S = 0.02
 """How long a connection may overtake waiting ones, so that short transactions of one process aren't interleaved with
 another's: each change of the writer makes SQLite drop its page cache."""
 STALE_S = 0.25
-"""Waiters that leave a free lock alone for this long are frozen (SIGSTOP) and lose their place."""
+"""Waiters that leave a free lock alone for this long are frozen (SIGSTOP) and lose their position."""
 BYPASS_S = 10.0
 """How long a connection bypasses the queue after its file failed, or after SQLite let it write while another connection
 had the turn: the process of that connection is frozen."""
@@ -129,12 +129,12 @@ class SqliteWriteQueue:
 
     def _wait(self, began: float) -> bool:
         """Poll until those before this connection have had their turn and the lock is free; False after a timeout."""
+        position = self._join_queue(began)
         self.waiting_since = now = polled = began
-        place = self._take_place(began)
         free_since: float | None = None
         try:
             while True:
-                if not self._must_queue(place):
+                if not self._must_queue(position):
                     if self._try_turn():
                         self._turn_ends = now + TURN_S
                         return True
@@ -152,18 +152,18 @@ class SqliteWriteQueue:
                 time.sleep(min(max(waited * POLL_SHARE, MIN_POLL_S), MAX_POLL_S))
                 polled, now = now, time.monotonic()
                 if now - polled > STALE_S:  # this process was frozen, and the others may have passed it
-                    self._unlock(place)
-                    place = self._take_place(now)
+                    self._unlock(position)
+                    position = self._join_queue(now)
         finally:
-            self._unlock(place)
+            self._unlock(position)
             self.waiting_since = None
             self.last_wait_s = time.monotonic() - began
 
-    def _must_queue(self, place: int) -> bool:
+    def _must_queue(self, position: int) -> bool:
         """Return whether another waiter comes before this connection."""
         if self._is_urgent:
-            return self._is_locked(self._urgent_first, place)
-        return self._is_locked(self._urgent_first, ORDINARY_FIRST) or self._is_locked(self._ordinary_first, place)
+            return self._is_locked(self._urgent_first, position)
+        return self._is_locked(self._urgent_first, ORDINARY_FIRST) or self._is_locked(self._ordinary_first, position)
 
     def _anyone_waits(self) -> bool:
         if self._ordinary_first == ORDINARY_FIRST:
@@ -171,14 +171,14 @@ class SqliteWriteQueue:
             return found[: len(_NO_WAITER)] != _NO_WAITER
         return self._is_locked(self._urgent_first, ORDINARY_FIRST) or self._is_locked(self._ordinary_first, _TO_END)
 
-    def _take_place(self, now: float) -> int:
-        place = (URGENT_FIRST if self._is_urgent else ORDINARY_FIRST) + int(now * 1e6)
-        while not self._try_lock(place):
-            place += 1
-        return place
+    def _join_queue(self, now: float) -> int:
+        position = (URGENT_FIRST if self._is_urgent else ORDINARY_FIRST) + int(now * 1e6)
+        while not self._try_lock(position):
+            position += 1
+        return position
 
     def release(self) -> None:
-        """Give the turn back, if this connection has it."""
+        """Release the turn, if this connection has it."""
         if not self._holds_turn:
             return
         self._holds_turn = False
@@ -213,12 +213,12 @@ class SqliteWriteQueue:
         try:
             if self._fd is None:
                 self._check_file(time.monotonic())
-            kept = os.pread(self._descriptor, _HOLDER.size, 0)
-            if len(kept) < _HOLDER.size or not self._is_locked(WRITER, 1):
+            recorded = os.pread(self._descriptor, _HOLDER.size, 0)
+            if len(recorded) < _HOLDER.size or not self._is_locked(WRITER, 1):
                 return None
         except OSError:
             return None
-        pid, since = _HOLDER.unpack(kept)
+        pid, since = _HOLDER.unpack(recorded)
         return Holder(pid, max(time.monotonic() - since / 1e6, 0.0)) if pid else None
 
     def close(self) -> None:

@@ -205,13 +205,13 @@ class Attempt(msgspec.Struct, eq=False):
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
         return self._end(RetryDecision(code), describe_exception(exception, code))
 
-    def crashed(self, error: ErrorInfo, together: int = 1, *, isolate: bool | None = None) -> End:
+    def crashed(self, error: ErrorInfo, suspects: int = 1, *, isolate: bool | None = None) -> End:
         """Return the end of an attempt whose process died, or whose code had to be abandoned.
 
-        `together`: how many runs could have caused that; only a run that is the sole suspect is charged.
+        `suspects`: how many runs could have caused that; only a sole suspect is charged.
         """
         end = self._end_without_error("crashed", "ready")
-        return replace(end, error=error_to_json(error), runs_in_process=together, isolate=isolate)
+        return replace(end, error=error_to_json(error), runs_in_process=suspects, isolate=isolate)
 
     def timed_out(self, *, still_running: bool = False) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
@@ -262,7 +262,7 @@ class Attempt(msgspec.Struct, eq=False):
         return self.failed(exception, "undo")
 
     def finalize(self, end: End, payloads: Payloads) -> End:
-        """Complete an end for the store: pack its payloads, note whether relatives are concerned, start an undo."""
+        """Complete an end for the store: pack its payloads, mark it if it affects other runs, start an undo."""
         try:
             self._pack(end, payloads)
         except PayloadError as error:

@@ -200,7 +200,7 @@ class WorkerComponents:
 
     def _after_commit(self) -> None:
         """Wake everything that may continue after a commit: waiting clients, waiting functions, the claimer."""
-        self._client.ended()
+        self._client.wake_result_waiters()
         if self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         if self.runner.free_slots() > 0:

@@ -233,14 +233,14 @@ def _release(attempt: Attempt) -> End:
     return attempt.released()
 
 
-def _end_of(attempt: Attempt, blocker: Attempt | None, together: int, seconds: float) -> End:
+def _end_of(attempt: Attempt, blocker: Attempt | None, suspects: int, seconds: float) -> End:
     """Return how an attempt on a blocked loop ends.
 
     If the blocker isn't known, all attempts are suspects and none is charged, because code of the application outside
     of runs may have blocked the loop.
     """
     if blocker is None:
-        return attempt.crashed(blocked_error(seconds), max(together, 2))
+        return attempt.crashed(blocked_error(seconds), max(suspects, 2))
     if attempt is not blocker:
         return attempt.released()
     if attempt.timeout is not None:

@@ -137,9 +137,9 @@ class AttemptTelemetry:
     def _link(self, target: str) -> None:
         tracing = self._worker.telemetry.tracing
         with suppress(StoreError):  # the span does without the link
-            kept = self._worker.event_trace(target)
-            if kept is not None and tracing is not None:
-                tracing.link(self.span, msgspec.json.decode(kept))
+            context = self._worker.event_trace(target)
+            if context is not None and tracing is not None:
+                tracing.link(self.span, msgspec.json.decode(context))
 
 
 class StepTelemetry:
@@ -172,10 +172,10 @@ def stored_context(claim: Claim) -> dict[str, str] | None:
     """Return the trace context in which a run was enqueued."""
     try:
         options = {} if claim.options is None else msgspec.json.decode(claim.options)
-        kept = options.get("trace")
+        context = options.get("trace")
     except (msgspec.DecodeError, AttributeError):  # a foreign or corrupt row
         return None
-    return kept if isinstance(kept, dict) else None
+    return context if isinstance(context, dict) else None
 
 
 def _error_type(end: End | None) -> str:

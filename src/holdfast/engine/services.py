@@ -45,7 +45,7 @@ class ClientServices(Protocol):
 
     def decode_result(self, task: str, text: str) -> Any: ...
 
-    def ended(self) -> None:
+    def wake_result_waiters(self) -> None:
         """Wake the threads of this process that wait for results, because runs may have ended."""
 
 

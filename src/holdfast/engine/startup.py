@@ -160,7 +160,7 @@ GC_THRESHOLD_OBJECTS = 50_000
 """New objects between two garbage collections. Finished runs leave no cycles, so they don't need the collector."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may hold the GIL while another one waits. The thread that holds SQLite's only writer connection
-waits this long after each call (bench jobs)."""
+waits this long after each call (bench: jobs)."""
 
 
 @contextmanager

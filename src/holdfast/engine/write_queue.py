@@ -78,7 +78,7 @@ class AttemptEnd(msgspec.Struct):
 class CheckpointBatch(msgspec.Struct):
     """Checkpoints of steps from one iteration of the event loop, encoded as the JSON rows that the statement takes.
 
-    The loop's thread encodes them, because their data is in its core's cache (bench steps).
+    The loop's thread encodes them, because their data is in its core's cache (bench: steps).
     """
 
     session: str

@@ -221,7 +221,7 @@ class DatabaseHealth(StoreModule):
         return ServerFacts._make(self._execute("read", "read_server_facts")[0])
 
     def snapshot_holders(self) -> list[SnapshotHolder]:
-        """Return who keeps the PostgreSQL server from vacuuming, the oldest first."""
+        """Return what keeps vacuum from removing dead rows on PostgreSQL, the oldest first."""
         return [SnapshotHolder._make(row) for row in self._execute("read", "list_old_snapshots")]
 
     def bloat(self) -> list[TableBloat]:

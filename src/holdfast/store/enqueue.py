@@ -13,10 +13,11 @@ by `seq`. A run that returns through no fault of its own (handed back, its worke
 graphs and children of maps that wait for others: their turn is that of the graph or map, so that graphs and maps that
 have started finish first.
 
-In a fair queue, turns are positive numbers. The runs of each tenant stand one after the other, spaced by weight, beside
-those of other tenants. So a tenant with a million runs and one with ten are served side by side. A new run gets a turn
-behind the last that its tenant has ready, or beside the one that is claimed next, so that an idle tenant doesn't save
-up turns. A run that becomes ready again gets the next turn of its tenant (`{next_turn}` in `database/dialect.py`).
+In a fair queue, turns are positive numbers. Consecutive runs of a tenant are `TURN_STEP` divided by the tenant's weight
+apart, so the turns of tenants interleave: a tenant with a million runs and one with ten are served alternately. A new
+run follows the last ready run of its tenant. If the tenant has none, it starts near the run that is claimed next, so
+that an idle tenant doesn't save up turns. A run that becomes ready again gets the next turn of its tenant
+(`{next_turn}` in `database/dialect.py`).
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _check_identity(ours: str) -> Generator[StatementCall, list[Row], None]:
 
 
 def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueSteps:
-    """Yield the statements of an enqueue; return for each run its id, or that of the run that stands for it."""
+    """Yield the statements of an enqueue; return for each run its id, or that of the run that already exists for it."""
     stands_for: dict[str, str] = yield from key_steps([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
     yield from turn_steps(new)

@@ -1,8 +1,8 @@
-"""Limits: what code declares, how their counters stand, and the permits that runs take and return.
+"""Limits: their declarations, the state of their counters, and the permits that runs take and return.
 
 A claim takes permits in its own transaction; they return when the session releases the run. Counters are locked after
 runs, in order of their keys. A run whose limit is full is parked: it leaves the ready index until a permit returns.
-`policy/admission.py` computes who may start.
+`policy/admission.py` computes which runs may start.
 """
 
 from __future__ import annotations

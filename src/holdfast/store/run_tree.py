@@ -80,9 +80,9 @@ def lock_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
     return locked_runs(tx.execute("lock_runs", rows=id_rows(wanted))) if wanted else {}
 
 
-def lock_free_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
+def lock_unlocked_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
     """Lock those of the runs that no other transaction has locked."""
-    return locked_runs(tx.execute("lock_free_runs", rows=id_rows(runs)))
+    return locked_runs(tx.execute("lock_unlocked_runs", rows=id_rows(runs)))
 
 
 def locked_runs(rows: Sequence[Sequence[Any]]) -> dict[str, LockedRun]:

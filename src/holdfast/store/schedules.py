@@ -112,7 +112,7 @@ class ScheduleStore(StoreModule):
     def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
         """Store all schedules and triggers of an app's code; orphan those that its code no longer has.
 
-        One with a new timing, or that was orphaned, starts anew from now.
+        One with a new timing, or that was orphaned, starts again from now.
         """
         self._lanes.for_runs(run for each in declared if (run := each.template) is not None)
         return self._transaction("housekeeping", lambda tx: _declare(tx, app, {each.name: each for each in declared}))
@@ -193,7 +193,7 @@ def _declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> Sche
 
 
 def _compare(row: dict[str, Any], known: Row | None, changes: ScheduleChanges) -> None:
-    """Note how the declared row differs from the stored one, and whether its slots start anew (`moved`)."""
+    """Note how the declared row differs from the stored one, and whether its slots start again (`moved`)."""
     name = row["name"]
     if known is None:
         changes.added.append(name)

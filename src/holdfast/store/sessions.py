@@ -19,7 +19,7 @@ from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import RecoveryResult
-from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_free_runs, lock_runs
+from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
 
 
 class _ReportedStatus(msgspec.Struct):
@@ -118,7 +118,7 @@ def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> Re
     picked = tx.execute("pick_runs_of_dead", rows=dead_rows)
     may_fail = [str(id) for id, parent, session in picked if parent is not None and died_with.get(session) == 1]
     lock_runs(tx, affected_ancestors(tx, may_fail))  # parents before their children
-    runs = lock_free_runs(tx, (str(id) for id, *_ in picked)) if picked else {}
+    runs = lock_unlocked_runs(tx, (str(id) for id, *_ in picked)) if picked else {}
     runs = {id: run for id, run in runs.items() if run.session in dead}
     running = [id for id, run in runs.items() if run.state == "running"]
     ended = [id for id, run in runs.items() if run.state != "running"]

@@ -11,7 +11,7 @@ from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
 from holdfast.store.module import StoreModule, Tx, id_rows, json_rows
 from holdfast.store.propagation import propagate_ends
-from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_free_runs, lock_runs
+from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_runs, lock_unlocked_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
 
 
@@ -61,7 +61,7 @@ class TimerStore(StoreModule):
                 return []
             # Parents before their children.
             lock_runs(tx, affected_ancestors(tx, [str(id) for id, parent in picked if parent is not None]))
-            runs = lock_free_runs(tx, (str(id) for id, _ in picked))
+            runs = lock_unlocked_runs(tx, (str(id) for id, _ in picked))
             ends = expire_gates(tx, [id for id, run in runs.items() if run.kind == "gate"])
             ends += fail_overdue_runs(tx, {id: run for id, run in runs.items() if run.kind != "gate"}, error)
             failed_graphs = propagate_ends(tx, ends)
@@ -73,7 +73,7 @@ class TimerStore(StoreModule):
         """Resolve waits that are due and wake their runs."""
 
         def work(tx: Tx) -> int:
-            runs = lock_free_runs(tx, (str(row[0]) for row in tx.execute("find_runs_with_due_waits")))
+            runs = lock_unlocked_runs(tx, (str(row[0]) for row in tx.execute("find_runs_with_due_waits")))
             resolved = tx.execute("resolve_due_waits", rows=id_rows(runs))
             wake_runs(tx, {str(row[0]) for row in resolved})
             return len(resolved)

@@ -86,7 +86,7 @@ class InMemoryRunFactory:
         known = (request.signature for request in self.requests.values() if request.task == task)
         return next(known).decode_result(text)
 
-    def ended(self) -> None:
+    def wake_result_waiters(self) -> None:
         """Do nothing: nothing waits for it."""
 
 

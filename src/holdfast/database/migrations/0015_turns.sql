@@ -2,4 +2,4 @@
 -- come before new ones. Rows that are locked now are skipped instead of waited for: their next state change sets the turn.
 
 update {schema}runs set turn = created_at - 1000000000000000000
-where id in (select r.id from {schema}runs r where r.finished_at is null and r.turn = 0 {lock_free})
+where id in (select r.id from {schema}runs r where r.finished_at is null and r.turn = 0 {lock_skip_locked})

@@ -171,7 +171,7 @@ class AsyncExecutor(Executor):
                     raise
             return await self._await(self._deliver(n, data))
         except asyncio.CancelledError:
-            if checkpoint.kind == "message":  # It hasn't reached user code: give it back.
+            if checkpoint.kind == "message":  # It hasn't reached user code: return it to the topic.
                 self._withdraw_wait(checkpoint.key)
             raise
 

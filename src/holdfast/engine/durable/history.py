@@ -82,7 +82,7 @@ class RecordedHistory:
         if checkpoint.kind == "undone":
             self.undone.add(int(checkpoint.value or 0))
             self._undo_counts[key] = self._undo_counts.get(key, 0) + 1
-        elif checkpoint.kind == "withdrawn":  # An earlier outcome of the wait no longer counts: it was given back.
+        elif checkpoint.kind == "withdrawn":  # An earlier outcome of the wait no longer counts: it was returned.
             self.withdrawn.add(key)
             self.unconsumed.pop(key, None)
         else:

@@ -54,7 +54,7 @@ candidates as materialized (
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as tid, x.state, x.held, x.limits from {schema}runs x where x.ctid = candidates.tid offset 0 {lock_free}
+        select x.ctid as tid, x.state, x.held, x.limits from {schema}runs x where x.ctid = candidates.tid offset 0 {lock_skip_locked}
     ) r
     where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
 )
@@ -143,7 +143,7 @@ select r.id, r.limits, (select bound from first) from {schema}runs r
 where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
 and r.lane not in (select id from {schema}paused_lanes)
 and (r.isolation = (select bound from first) or r.seq = (select seq from first)) and exists (select 1 from alive)
-order by r.deaths, r.seq limit cast(:size as bigint) {lock_free}
+order by r.deaths, r.seq limit cast(:size as bigint) {lock_skip_locked}
 
 -- name: has_active
 -- Check whether anything in these lanes is ready and not paused, isolated, or running.

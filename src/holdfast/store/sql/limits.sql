@@ -39,7 +39,7 @@ candidates as materialized (
 )
 select r.id, r.limits from {schema}runs r
 where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null
-order by r.priority desc, r.turn, r.seq {lock_free}
+order by r.priority desc, r.turn, r.seq {lock_skip_locked}
 
 -- name: pick_limited
 -- only: sqlite
@@ -142,7 +142,7 @@ where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 -- Return the next runs parked on a counter to the ready index; isolated ones stay isolated.
 with next as materialized (
     select id from {schema}runs where held = 'full' and parked_on = :parked_on
-    order by priority desc, turn, seq limit cast(:size as bigint) {lock_free}
+    order by priority desc, turn, seq limit cast(:size as bigint) {lock_skip_locked}
 )
 update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
 returning id, {notify_workers}
@@ -150,7 +150,7 @@ returning id, {notify_workers}
 -- name: pick_due_counters
 -- Pick and lock counters whose parked runs are to be checked.
 select place from {schema}limits where look_at is not null and look_at <= {now}
-order by look_at limit 500 {lock_free}
+order by look_at limit 500 {lock_skip_locked}
 
 -- name: has_parked
 -- Check whether any run is parked on a counter.

@@ -5,7 +5,7 @@
 -- the order would make the planner expect few rows and sort them all.
 with old as materialized (
     select r.id, r.session from {schema}runs r where r.expires_at is not null and r.expires_at <= {now}
-    order by r.expires_at limit 500 {lock_free}
+    order by r.expires_at limit 500 {lock_skip_locked}
 )
 select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
     case when old.session is not null then 1 else (
@@ -49,7 +49,7 @@ delete from {schema}edges where needs {among(:rows, id uuid)}
 -- name: pick_old_events
 -- Pick events that nobody touched for a time, in small batches.
 select target from {schema}events where touched_at <= {now} - cast(:age as bigint)
-order by touched_at limit 500 {lock_free}
+order by touched_at limit 500 {lock_skip_locked}
 
 -- name: delete_unawaited_events
 -- Delete those of these events that nobody awaits. A subquery with a limit stays as it is; not exists may scan all
@@ -67,7 +67,7 @@ with unused as materialized (
     select l.place from {schema}limits l
     where l.used = 0 and l.look_at is null
     and l.touched_at < {now} - 3600000000 - coalesce((select s.period from {schema}limit_settings s where s.name = l.name), 0)
-    limit 500 {lock_free}
+    limit 500 {lock_skip_locked}
 )
 delete from {schema}limits where place {among(unused, place)}
 returning place
@@ -84,7 +84,7 @@ select count(*) from {schema}runs where finished_at <= {now} - cast(:age as bigi
 -- Pick those of these runs that have ended and have no parent, with the columns of `pick_expired`.
 with old as materialized (
     select id from {schema}runs where id {among(:rows, id uuid)} and finished_at is not null and session is null and parent is null
-    order by id {lock_free}
+    order by id {lock_skip_locked}
 )
 select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
     (select 1 from {schema}runs d where d.root = old.id and (d.finished_at is null or d.session is not null) limit 1)
@@ -95,7 +95,7 @@ from old order by old.id
 with old as materialized (
     select id from {schema}runs
     where id > cast(:after as {uuid}) and finished_at <= {now} - cast(:age as bigint) and session is null and parent is null
-    order by id limit 500 {lock_free}
+    order by id limit 500 {lock_skip_locked}
 )
 select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
     (select 1 from {schema}runs d where d.root = old.id and (d.finished_at is null or d.session is not null) limit 1)

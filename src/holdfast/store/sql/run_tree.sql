@@ -5,12 +5,12 @@ select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root,
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock}
 
--- name: lock_free_runs
+-- name: lock_unlocked_runs
 -- Lock those of the runs that no other transaction has locked.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
     r.kind, r.node, r.limits
 from {schema}runs r where r.id {among(:rows, id uuid)}
-order by r.seq {lock_free}
+order by r.seq {lock_skip_locked}
 
 -- name: find_parents
 -- Find the parents of runs, and whether each is a graph with a parent of its own, which may end with them.

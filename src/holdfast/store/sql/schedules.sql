@@ -36,7 +36,7 @@ select min(next_at) - {now} from {schema}schedules where kind = 'schedule' and p
 -- Pick due schedules, each for one worker at a time: the first ones, or those behind a known one.
 select name, queue, task, timing, rules, template, next_at, {now} from {schema}schedules
 where kind = 'schedule' and paused = 0 and orphaned = 0 and next_at <= {now} and (next_at, name) > (cast(:at as bigint), :behind)
-order by next_at, name limit 50 {lock_free}
+order by next_at, name limit 50 {lock_skip_locked}
 
 -- name: find_fired_slots
 -- Find those of these slots that created a run before. The schedules are locked.
@@ -118,7 +118,7 @@ with due as materialized (
     select name from {schema}schedules
     where kind = 'trigger' and name {among(:rows, name text)} and paused = 0 and orphaned = 0
     and coalesce(poll_until, next_at) <= {now}
-    order by name {lock_free}
+    order by name {lock_skip_locked}
 )
 update {schema}schedules set poller = :poller, poll_until = {now} + each.lease, polls = polls + 1, next_at = {now} + each.every
 from {each(:rows, name text, lease bigint, every bigint)}

@@ -51,7 +51,7 @@ select min(lease_until) - {clock} from {schema}workers
 -- name: lock_dead_sessions
 -- Lock the rows of dead sessions against their own committers; skip those that are locked or alive after all.
 select session from {schema}workers
-where session {among(:rows, session text)} and lease_until <= {clock} {lock_whole}
+where session {among(:rows, session text)} and lease_until <= {clock} {lock_exclusive}
 
 -- name: count_runs_of_dead
 -- Count the runs that had code in the process of each locked dead session, and store the count.

@@ -2,7 +2,7 @@
 -- Make scheduled runs ready that are due, in small batches. They queue by the time at which they were due.
 with due as materialized (
     select id from {schema}runs where state = 'scheduled' and due_at <= {now}
-    order by due_at limit 500 {lock_free}
+    order by due_at limit 500 {lock_skip_locked}
 )
 update {schema}runs set state = 'ready', due_at = null, turn = {next_turn({schema}runs, due_at)} where id {among(due, id)}
 returning id, {notify_workers}
@@ -30,7 +30,7 @@ with free as materialized (
         select 1 from {schema}runs old
         where old.unique_name = r.unique_name and old.finished_at is not null and old.session is not null limit 1
     ) is null
-    order by r.seq limit 500 {lock_free}
+    order by r.seq limit 500 {lock_skip_locked}
 )
 update {schema}runs set held = null where id {among(free, id)}
 returning id, {notify_workers}

@@ -90,7 +90,7 @@ order by w.target, w.since limit 501
 
 -- name: pick_events_with_waiters
 -- Pick emitted events that may still have waiters.
-select target, payload from {schema}events where more = 1 order by target limit 10 {lock_free}
+select target, payload from {schema}events where more = 1 order by target limit 10 {lock_skip_locked}
 
 -- name: clear_more_waiters
 -- Mark that all waiters of these events were woken.

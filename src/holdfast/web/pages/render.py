@@ -37,7 +37,7 @@ NOTICES = {
     "gate-before": "Nothing changed: the gate had already been decided that way.",
     "paused": "Paused.",
     "resumed": "Resumed.",
-    "asked": "Run created.",
+    "created": "Run created.",
     "polled-soon": "The trigger will be polled soon.",
 }
 """Notices after an action. The address carries only the key, so that a link can't put words on a page."""

@@ -50,7 +50,7 @@ def _change_schedule(request: PageRequest) -> str:
     name, verb = request.form.get("schedule", ""), request.form.get("verb")
     if verb == "run":
         id = request.control.schedules.run(name)
-        return link("/schedules", did="polled-soon") if id is None else link(f"/runs/{id}", did="asked")
+        return link("/schedules", did="polled-soon") if id is None else link(f"/runs/{id}", did="created")
     change = request.control.schedules.pause if verb == "pause" else request.control.schedules.resume
     change([name])
     return link("/schedules", did="paused" if verb == "pause" else "resumed")
