@@ -12,7 +12,7 @@ from tests.support.ledger import Ledger
 
 
 class SettableClock:
-    """Time for statements, as a test wants it: the microseconds since 1970."""
+    """A manual clock for statements, in microseconds since 1970."""
 
     def __init__(self) -> None:
         self.micros = 1_800_000_000_000_000
@@ -26,7 +26,7 @@ class SettableClock:
 
 @pytest.fixture
 def make_app(database_url: str) -> Iterator[Callable[..., Holdfast]]:
-    """Apps on the test's database, closed at its end."""
+    """Create apps on the test's database; they are closed at the end of the test."""
     made: list[Holdfast] = []
 
     def make(**settings: object) -> Holdfast:
@@ -50,7 +50,7 @@ def clock() -> SettableClock:
 
 @pytest.fixture
 def timed_app(make_app: Callable[..., Holdfast], clock: SettableClock) -> Holdfast:
-    """An app whose database believes the test's clock."""
+    """Return an app whose statements use the test's clock."""
     return make_app(clock=clock)
 
 

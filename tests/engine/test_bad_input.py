@@ -148,7 +148,7 @@ def test_a_result_that_cannot_be_encoded_fails_the_run_and_names_the_type(app, l
 
 
 def test_many_large_results_are_written(app):
-    """More than fits into one group of the committer."""
+    """Together they exceed one batch of the committer."""
 
     @app.task(name="large")
     async def large(n: int) -> str:

@@ -18,7 +18,7 @@ MANY = 20
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The sizes of the batches that statements took, by their names, where four texts fill a batch."""
+    """Return the batch sizes by statement, with batches limited to four texts."""
     sizes = defaultdict(list)
 
     def watch(kind):
@@ -49,12 +49,12 @@ def bounded(sizes):
     return len(sizes) >= MANY / 4 and max(sizes) < 5 * len(TEXT)
 
 
-def test_new_runs(app, echo, sent):
+def test_batches_of_new_runs_are_bounded(app, echo, sent):
     echo.enqueue_many([(TEXT,)] * MANY)
     assert bounded(sent["add_new_runs" if app.store.database.dialect.writing_ctes else "add_runs"])
 
 
-def test_children_of_a_map(app, echo, sent):
+def test_batches_of_mapped_children_are_bounded(app, echo, sent):
     @app.task(name="parent")
     async def parent(ctx: Context) -> int:
         return len(await ctx.map(echo, [TEXT] * MANY))
@@ -65,7 +65,7 @@ def test_children_of_a_map(app, echo, sent):
     assert bounded(sent["add_children"])
 
 
-def test_nodes_of_a_graph_and_their_filled_arguments(app, echo, sent):
+def test_batches_of_graph_nodes_and_their_arguments_are_bounded(app, echo, sent):
     graph = Graph("wide")
     first = graph.add(echo, name="first")
     for number in range(MANY):
@@ -78,7 +78,7 @@ def test_nodes_of_a_graph_and_their_filled_arguments(app, echo, sent):
     assert bounded(sent["release_nodes"])
 
 
-def test_gates_completed_before_they_opened(app, echo, sent):
+def test_batches_of_gates_completed_early_are_bounded(app, echo, sent):
     graph = Graph("gates")
     first = graph.add(echo, name="first")
     for number in range(MANY):
@@ -91,7 +91,7 @@ def test_gates_completed_before_they_opened(app, echo, sent):
     assert bounded([size for size in sent["finish_runs"] if size > len(TEXT)])
 
 
-def test_runs_that_wait_for_an_event_before_and_after_it(app, sent):
+def test_batches_of_event_payloads_are_bounded(app, sent):
     @app.task(name="waits")
     async def waits(ctx: Context) -> int:
         first = await asyncio.gather(*(ctx.wait_for("told") for _ in range(MANY)))
@@ -106,7 +106,7 @@ def test_runs_that_wait_for_an_event_before_and_after_it(app, sent):
     assert bounded([size for size in sent["add_checkpoints"] if size > len(TEXT)])
 
 
-def test_the_copied_history_of_a_fork(app, sent):
+def test_batches_of_a_forked_history_are_bounded(app, sent):
     @app.task(name="steps")
     async def steps(ctx: Context) -> int:
         for number in range(MANY):

@@ -1,4 +1,4 @@
-"""Claimed runs are started or released, never lost; when a worker asks for notifications."""
+"""Claimed runs are started or released, never lost. Only idle workers subscribe to notifications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def kinds(run):
 
 
 class Failing:
-    """A call that fails the first time."""
+    """A call that fails once."""
 
     def __init__(self, real):
         self.real = real
@@ -51,7 +51,7 @@ def test_runs_claimed_before_a_failing_claim_are_released_at_once(app, monkeypat
 
 @pytest.fixture
 def woken(app):
-    """A durable function that has a past, and may go on."""
+    """Return a durable function with recorded history that is ready to resume."""
 
     @app.task(name="waits")
     async def waits(ctx: Context) -> str:
@@ -86,7 +86,7 @@ def test_a_run_is_not_released_while_its_history_loads_slowly(app, woken, monkey
 
 
 def test_a_busy_worker_turns_notifications_off(app, monkeypatch):
-    """Else everyone who enqueues would pay for telling it what it finds by itself."""
+    """Otherwise every enqueue would pay for a notification that a busy worker doesn't need."""
 
     @app.task(name="plain")
     async def plain() -> None: ...

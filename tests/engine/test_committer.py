@@ -19,7 +19,7 @@ from tests.support.wait_until import wait_until
 
 @pytest.fixture
 def gathered(app, ledger):
-    """A worker whose attempts all return at once when told: their ends meet in one group, or few."""
+    """A worker whose attempts all end together, so that their ends share one batch or few."""
     go = threading.Event()
 
     @app.task(name="work")
@@ -36,7 +36,7 @@ def gathered(app, ledger):
 
 
 def end_all(components, runs, go):
-    """Let all attempts return while the committer is held up, so that their ends stand in one group."""
+    """Let all attempts end while the committer is paused, so that their ends share one batch."""
     components.committer.stop()
     go.set()
     wait_until(lambda: components.queue.backlog == len(runs))
@@ -152,7 +152,7 @@ def test_written_ends_of_a_failed_batch_are_not_counted_twice(gathered, monkeypa
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
-def test_a_batch_whose_answer_was_lost_is_repeated_and_accepted(gathered, monkeypatch):
+def test_a_batch_whose_reply_was_lost_is_repeated_and_accepted(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
     losing = FirstReplyLost(components.store.attempts.end)
@@ -169,7 +169,7 @@ def test_a_batch_whose_answer_was_lost_is_repeated_and_accepted(gathered, monkey
 
 @pytest.mark.parametrize("slots", [1, 5])
 def test_claimed_runs_stay_below_twice_the_concurrency_while_ends_are_written(app, ledger, monkeypatch, slots):
-    """Else a crash would repeat far more work than the concurrency says."""
+    """Otherwise a crash would repeat far more work than the concurrency suggests."""
 
     @app.task(name="quick")
     async def quick(n: int) -> int:

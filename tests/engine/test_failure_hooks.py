@@ -108,7 +108,7 @@ def test_a_stopping_worker_logs_how_many_failures_were_not_delivered(app, fail, 
 
 
 class Setup:
-    """A notifier whose threads, alarms and clock are the test's."""
+    """A notifier with threads, timers and a clock that the test controls."""
 
     def __init__(self, read_info=lambda run: run, hook=lambda _: None):
         hooks = Hooks()

@@ -30,7 +30,7 @@ def long(app, ledger):
     return long
 
 
-def test_a_claim_whose_answer_was_lost_is_released_after_two_heartbeats(app, long, caplog):
+def test_a_claim_whose_reply_was_lost_is_released_after_two_heartbeats(app, long, caplog):
     run = long.enqueue()
     worker = app.worker(queues=["other"], lease=60)
     with worker:
@@ -194,7 +194,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
 
 
 def test_a_worker_with_a_dead_workers_name_takes_over_nothing(app, make_app, long, ledger):
-    """Nor does one with its pid: the name is made of host and pid."""
+    """A new process may get the same name, which consists of host and pid."""
     from holdfast.engine.session import worker_name
 
     app.store.sessions.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")

@@ -1,4 +1,4 @@
-"""What follows a failure: a retry after a delay, or a final failure."""
+"""Retries after failures, and final failures."""
 
 from __future__ import annotations
 

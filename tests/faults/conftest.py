@@ -1,4 +1,4 @@
-"""Fixtures for fault tests: worker processes, a ledger, and an app of the test's own on the same database."""
+"""Fixtures for fault tests: worker processes, a ledger, and apps of the test on the same database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 @pytest.fixture
 def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]:
-    """Start `apps/work.py` on a database, and wait until it works unless told otherwise."""
+    """Start `apps/work.py` on a database and, by default, wait until it is ready."""
 
     def start(url: str, *flags: str, wait: bool = True, **settings: object) -> Process:
         options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -43,7 +43,7 @@ def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]
 
 @pytest.fixture
 def start_durable(processes: Processes, ledger: Ledger) -> Callable[..., Process]:
-    """Start `apps/durable.py` on a database, and wait until it works."""
+    """Start `apps/durable.py` on a database and wait until it is ready."""
 
     def start(url: str, **settings: object) -> Process:
         options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -56,7 +56,7 @@ def start_durable(processes: Processes, ledger: Ledger) -> Callable[..., Process
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[str], Holdfast]]:
-    """Apps of the test itself, closed at its end."""
+    """Create apps in the test process; they are closed at the end of the test."""
     made: list[Holdfast] = []
 
     def make(url: str) -> Holdfast:
@@ -75,6 +75,6 @@ def app(database_url: str, connect: Callable[[str], Holdfast]) -> Holdfast:
 
 @pytest.fixture
 def durable_server() -> Iterator[PostgresServer]:
-    """A server of the test's own, which keeps what it acknowledged through a crash."""
+    """Return a separate server that keeps acknowledged commits through a crash."""
     with PostgresServer(fsync=True) as server:
         yield server

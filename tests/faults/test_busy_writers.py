@@ -1,4 +1,4 @@
-"""SQLite: programs that write all the time take turns with everybody else, and heartbeats come first."""
+"""SQLite: programs that write all the time share the write lock fairly, and heartbeats come first."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_two_programs_that_hold_transactions_starve_neither_a_heartbeat_nor_an_e
     assert waits[-1] < 5  # three writers before it, 0.1 s each; unfair, it took 5 to 40 s
 
 
-def test_runs_with_transactions_of_their_own_all_finish_in_a_worker_with_a_short_lease(
+def test_runs_with_user_transactions_all_finish_in_a_worker_with_a_short_lease(
     app: Holdfast, start: Callable[..., Process], ledger: Ledger
 ) -> None:
     runs = [app.remote("transact").enqueue(n, 5) for n in range(1, 7)]
@@ -70,10 +70,10 @@ def test_runs_with_transactions_of_their_own_all_finish_in_a_worker_with_a_short
     assert rows == [(n, 5) for n in range(1, 7)]
 
 
-def test_writers_that_are_killed_in_the_queue_or_in_their_turn_hold_up_nobody(
+def test_writers_killed_while_queued_or_writing_block_no_others(
     app: Holdfast, start: Callable[..., Process], ledger: Ledger
 ) -> None:
-    """Of three that write all the time, one has the turn and the others wait for it."""
+    """Of three busy writers, one holds the lock and the others wait for it."""
     loops = [start("loop", hold=0.05) for _ in range(3)]
     for process in loops:
         before = counted(ledger)["held"]

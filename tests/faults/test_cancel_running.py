@@ -1,4 +1,4 @@
-"""A cancelled run's code is told within a second, wherever it runs, though the lease is a minute (case 42)."""
+"""Running code is notified of a cancellation within a second, although the lease is a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.conftest import APPS
 from tests.support.wait_until import wait_until
 
 TOLD_WITHIN_S = 5.0
-"""A renewal would tell it after up to 20 s. The mechanism's own bound is tested with an injected clock."""
+"""A renewal would notice after up to 20 s. Another test checks the exact bound with a manual clock."""
 PLACES = (
     "on_loop", "in_thread", "beside_loop", "in_process", "durable_on_loop", "durable_in_step", "durable_in_body",
     "durable_next_step",

@@ -1,4 +1,4 @@
-"""`holdfast worker` as a process: how it finds its app, what it says when it can't, how it ends."""
+"""`holdfast worker` as a process: app lookup, error messages and exit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("arguments", BROKEN.values(), ids=BROKEN.keys())
-def test_what_cannot_work_is_told_in_one_line(tmp_path, arguments):
+def test_invalid_usage_is_reported_in_one_line(tmp_path, arguments):
     (tmp_path / "shop.py").write_text(TASKS.format(url="sqlite:///x.db"))
     ended = run(tmp_path, "worker", *arguments)
     assert ended.returncode == 2, ended.stderr
@@ -94,7 +94,7 @@ def test_what_cannot_work_is_told_in_one_line(tmp_path, arguments):
         "mysql://x/y",
     ],
 )
-def test_a_database_that_is_not_there_is_told_in_one_line(tmp_path, url):
+def test_a_missing_database_is_reported_in_one_line(tmp_path, url):
     (tmp_path / "shop.py").write_text(TASKS.format(url=url))
     ended = run(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
     assert ended.returncode == 2, ended.stderr
@@ -103,7 +103,7 @@ def test_a_database_that_is_not_there_is_told_in_one_line(tmp_path, url):
 
 
 @pytest.mark.parametrize("text", ["[tool.holdfast\n", "[tool]\nholdfast = 3\n", "[tool.holdfast]\napp = 3\n", "\xff"])
-def test_a_pyproject_that_cannot_be_used_is_told_in_one_line(tmp_path, text):
+def test_an_invalid_pyproject_is_reported_in_one_line(tmp_path, text):
     (tmp_path / "pyproject.toml").write_bytes(text.encode("latin-1"))
     ended = run(tmp_path, "worker")
     assert ended.returncode == 2, ended.stderr
@@ -113,7 +113,7 @@ def test_a_pyproject_that_cannot_be_used_is_told_in_one_line(tmp_path, text):
 @pytest.mark.parametrize(
     "how", ["option", "option before the verb", "environment", "pyproject", "attribute of a class"]
 )
-def test_the_app_is_found_and_works_until_told_to_stop(project, processes, app, how):
+def test_the_app_is_found_and_runs_until_it_is_stopped(project, processes, app, how):
     arguments, env = ["worker"], {}
     if how == "option":
         arguments = ["worker", "--app", "shop:app"]

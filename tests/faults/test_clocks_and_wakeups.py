@@ -1,4 +1,4 @@
-"""Workers whose clocks are wrong, and how soon an idle worker hears of work."""
+"""Workers whose clocks are wrong, and how soon an idle worker starts new work."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_hour_on_a_workers_clock_changes_no_lease_timeout_deadline_or_retry(
 
 
 def seconds_between(run, first: str, last: str) -> float:
-    """By the database's clock, from the first entry of a kind to the last one of another."""
+    """Return the time by the database's clock from the first entry of a kind to the last one of another."""
     entries = run.history()
     begin = next(entry.at for entry in entries if entry.kind == first)
     return float(([entry.at for entry in entries if entry.kind == last][-1] - begin).total_seconds())

@@ -1,4 +1,4 @@
-"""Case 47: rows that something else corrupted, beside healthy ones.
+"""Rows that something else corrupted, beside healthy ones.
 
 A corrupt run fails with a clear error or stays where it is; claims, recovery, pruning, timers, limits, schedules, lists
 and pages of all others go on. `tests/fuzz/test_stored_rows.py` does the same for the payloads of durable
@@ -39,7 +39,7 @@ KINDS = [
     "waiter",
     "parked",
 ]
-"""What is alive in the scene, one healthy and one to be corrupted of each."""
+"""Kinds of active runs: one of each stays healthy, the other is corrupted."""
 BAD_JSON = "{oops"
 
 RUNS: dict[str, list[tuple[str, Any]]] = {
@@ -105,7 +105,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-class Scene:
+class Dataset:
     """Two runs of each kind, of which the first will be corrupted; a dead session, counters, events, schedules."""
 
     def __init__(self, url: str) -> None:
@@ -139,11 +139,11 @@ class Scene:
         with app.worker(lease=LEASE_S):
             wait_until(lambda: fetch(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 4, WAIT_S)
         self.runs = {(kind, mark): self._start(kind, mark) for mark in ("broken", "sound") for kind in KINDS}
-        self._strand()
+        self._create_dead_session()
         self._prepare()
 
     def _ended(self, mark: str) -> dict[str, Any]:
-        """A run that is done and to be kept, and one that is to be pruned."""
+        """Create a finished run to keep and one to prune."""
         job = self.tasks["job"]
         ended = {"kept": job.options(tags=["t"]).enqueue(mark), "old": job.enqueue(mark)}
         self.app.worker(lease=LEASE_S).drain(timeout=WAIT_S)
@@ -158,8 +158,8 @@ class Scene:
         )
         return task.enqueue(mark)
 
-    def _strand(self) -> None:
-        """A session with some of the runs, whose process is gone."""
+    def _create_dead_session(self) -> None:
+        """Create a session of a dead process with some of the runs."""
         store = self.app.store
         store.sessions.open("dead", "dead", 3_600_000_000, '{"queues": null}')
         stranded = self.ids("stranded", "stranded_limited")
@@ -168,7 +168,7 @@ class Scene:
         )
 
     def _prepare(self) -> None:
-        """What the other kinds are."""
+        """Create schedules, isolated runs and parked runs."""
         timing, rules = Timing(every=60_000_000), ScheduleRules("latest", "skip", 0)
         runs = {
             mark: NewRun("", "default", "job", f'{{"mark":"{mark}"}}', 86_400_000_000) for mark in ("broken", "sound")
@@ -194,7 +194,7 @@ class Scene:
         fetch(self.app, sql)
 
     def corrupt(self, table: str, column: str, value: Any) -> bool:
-        """Whether the database takes it."""
+        """Corrupt a row and return whether the database accepted it."""
         broken = self.ids(*KINDS, marks=("broken",)) + f", '{self.ended['broken']['kept'].id}'"
         whose = {
             "runs": f"id in ({broken})",
@@ -215,8 +215,8 @@ class Scene:
             return False
         return True
 
-    def let_time_pass(self) -> None:
-        """All that is due or dead becomes so now."""
+    def make_all_due(self) -> None:
+        """Make everything due and expire the dead session."""
         sound = self.ids(*KINDS, marks=("sound",))
         both = self.ids(*KINDS)
         self.execute("update {}workers set lease_until = 1 where session = 'dead'")
@@ -228,11 +228,11 @@ class Scene:
         self.execute("update {}schedules set next_at = 1000000")
         self.app.emit("go", "gone")
 
-    def slot_made(self) -> bool:
+    def slot_created(self) -> bool:
         return bool(fetch(self.app, "select 1 from {}slots where schedule = 'sound'"))
 
-    def pages(self) -> None:
-        """Every list and page that isn't only about a corrupt run answers."""
+    def check_pages(self) -> None:
+        """Check that every list and page responds, except those about a corrupt run."""
         site = dashboard(self.app, unlocked=True)
         visitor = Visitor(site)
         sound = self.ended["sound"]["kept"].id
@@ -246,8 +246,8 @@ class Scene:
         finally:
             site.close()
 
-    def commands(self) -> None:
-        """So does every command."""
+    def check_commands(self) -> None:
+        """Check that every command responds."""
         for command in COMMANDS:
             words = ["--url", self.app.url, *command.format(id=self.ended["sound"]["kept"].id).split()]
             result = CliRunner().invoke(holdfast, words)
@@ -255,8 +255,8 @@ class Scene:
             assert result.exit_code in (0, 1), (command, result.output)
             assert "rror:" not in result.stderr, (command, result.output)
 
-    def look_at_broken(self) -> None:
-        """What is only about a corrupt run answers too, or says in words why it can't."""
+    def check_broken_runs(self) -> None:
+        """Check that pages about a corrupt run respond or explain the problem."""
         site = dashboard(self.app, unlocked=True)
         visitor = Visitor(site)
         broken = [run for (_, mark), run in self.runs.items() if mark == "broken"] + [self.ended["broken"]["kept"]]
@@ -276,65 +276,62 @@ class Scene:
 
 
 @pytest.fixture
-def scene(database_url: str) -> Iterator[Scene]:
-    scene = Scene(database_url)
-    yield scene
-    scene.app.close()
+def dataset(database_url: str) -> Iterator[Dataset]:
+    dataset = Dataset(database_url)
+    yield dataset
+    dataset.app.close()
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, name):
-    """Case 47."""
-    taken = [scene.corrupt(*change) for change in CORRUPTIONS[name]]
-    assert all(taken) == (name != "kind: unknown"), "which the schema refuses"
-    scene.pages()
-    scene.look_at_broken()
-    scene.let_time_pass()
-    with scene.app.worker(lease=LEASE_S, concurrency=1):
+def test_corrupt_rows_affect_no_healthy_runs_and_pages(dataset, name):
+    taken = [dataset.corrupt(*change) for change in CORRUPTIONS[name]]
+    assert all(taken) == (name != "kind: unknown"), "the schema rejects it"
+    dataset.check_pages()
+    dataset.check_broken_runs()
+    dataset.make_all_due()
+    with dataset.app.worker(lease=LEASE_S, concurrency=1):
         for kind in KINDS:
-            run = scene.runs[kind, "sound"]
+            run = dataset.runs[kind, "sound"]
             wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
             assert run.info().error is None or kind == "overdue"
-        wait_until(scene.slot_made, WAIT_S, "the slot of a schedule")
-    scene.app.store.retention.prune()
-    assert not fetch(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
-    scene.commands()
+        wait_until(dataset.slot_created, WAIT_S, "the slot of a schedule")
+    dataset.app.store.retention.prune()
+    assert not fetch(dataset.app, f"select 1 from {{}}runs where id = '{dataset.ended['sound']['old'].id}'")
+    dataset.check_commands()
 
 
 @pytest.mark.parametrize("limits", [BAD_JSON, '{"a": 1}', "[1, null]"])
-def test_a_run_with_unreadable_limits_fails_and_says_so(scene, limits):
-    """Case 47: it would be claimed with permits, or passed over in a lane that isn't known to have limits."""
-    scene.corrupt("runs", "limits", limits)
-    scene.let_time_pass()
-    with scene.app.worker(lease=LEASE_S, concurrency=1):
+def test_a_run_with_unreadable_limits_fails_with_an_explanation(dataset, limits):
+    """It must neither be claimed with wrong permits nor be skipped forever."""
+    dataset.corrupt("runs", "limits", limits)
+    dataset.make_all_due()
+    with dataset.app.worker(lease=LEASE_S, concurrency=1):
         for kind in ("job", "limited", "stranded", "stranded_limited", "isolated"):
-            run = scene.runs[kind, "broken"]
+            run = dataset.runs[kind, "broken"]
             wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
             assert run.info().state == "failed", kind
             assert "stored limits are corrupt" in run.info().error.message
 
 
-def test_a_run_in_a_missing_lane_is_reported(scene):
-    """Case 47: nobody can tell its queue and task."""
-    scene.corrupt("runs", "lane", 777_777)
-    control = Control(scene.app.store, scene.app.registry)
+def test_a_run_in_a_missing_lane_is_reported(dataset):
+    """Its queue and task are unknown."""
+    dataset.corrupt("runs", "lane", 777_777)
+    control = Control(dataset.app.store, dataset.app.registry)
     (finding,) = [each for each in control.doctor.examine().findings if each.code == "missing_lane"]
     assert finding.data == {"lane": 777_777, "runs": len(KINDS)}
 
 
-def test_a_run_held_for_an_unknown_reason_is_explained(scene):
-    """Case 47."""
-    scene.corrupt("runs", "held", "banana")
-    control = Control(scene.app.store, scene.app.registry)
-    reasons = control.whys.why(scene.runs["job", "broken"].id).reasons
+def test_a_run_held_for_an_unknown_reason_is_explained(dataset):
+    dataset.corrupt("runs", "held", "banana")
+    control = Control(dataset.app.store, dataset.app.registry)
+    reasons = control.whys.why(dataset.runs["job", "broken"].id).reasons
     assert [(reason.code, reason.data) for reason in reasons] == [("held", {"held": "banana"})]
 
 
-def test_a_result_that_cant_be_read_hides_no_other_run(scene):
-    """Case 47."""
-    scene.corrupt("runs", "result", BAD_JSON)
-    broken, sound = (scene.ended[mark]["kept"] for mark in ("broken", "sound"))
-    listed = {info.id: info.result for info in scene.app.runs()}
+def test_an_unreadable_result_hides_no_other_run(dataset):
+    dataset.corrupt("runs", "result", BAD_JSON)
+    broken, sound = (dataset.ended[mark]["kept"] for mark in ("broken", "sound"))
+    listed = {info.id: info.result for info in dataset.app.runs()}
     assert (listed[broken.id], listed[sound.id]) == (None, "sound")
     with pytest.raises(PayloadError):
         broken.result(timeout=1)

@@ -1,4 +1,4 @@
-"""Durable functions whose worker is killed with -9 at every commit in turn: each ends as if nothing had happened.
+"""Durable functions whose worker is killed with -9 at every commit in turn; the outcome is the same as without kills.
 
 `apps/fuzz.py` does it, one run after the other: a worker is killed right before or right after its Nth commit, another
 takes over, for N = 1, 2, 3, … until a run goes through without a kill. What each left is judged here.
@@ -45,7 +45,7 @@ RUNS = {
 }
 ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": []}
 ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20, "graphing": 12, "cutting": 10}
-"""Kills there must have been at least: fewer would mean that commits aren't counted any more."""
+"""Minimum number of kills; fewer would mean that commits are no longer counted."""
 PLACES = {
     "everything": {
         "claim", "record_steps", "record_checkpoints", "add_children", "add_waits", "delete_waits_by_key", "add_runs",
@@ -69,7 +69,7 @@ PLACES = {
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def urls(request, tmp_path):
-    """A database for each of the processes that go on side by side."""
+    """Create a database for each concurrent process."""
     if request.param == "sqlite":
         yield [f"sqlite:///{tmp_path / f'stream{n}.db'}" for n in range(STREAMS)]
         return
@@ -81,7 +81,7 @@ def urls(request, tmp_path):
 
 
 def fuzz(urls, processes, folder, task, mode, *, first=1, stride=1, statements=()):
-    """The facts of all points, from processes that share them out."""
+    """Run all kill points in several processes and return their results."""
     folders = [folder / f"stream{n}" for n in range(STREAMS)]
     started = []
     for n, url in enumerate(urls):
@@ -94,15 +94,15 @@ def fuzz(urls, processes, folder, task, mode, *, first=1, stride=1, statements=(
 
 
 def check_point(task, facts):
-    """One run and its kills; how many there were."""
+    """Check the facts about one run and return the number of kills."""
     *killed, last = facts["codes"]
     assert killed == [-9] * len(killed)
     assert last == 0
-    assert len(facts["places"]) == len(killed), "a worker died otherwise than by its own hand"
+    assert len(facts["places"]) == len(killed), "a worker died for another reason"
     *_, end = looks = facts["looks"]
     assert len(looks) == len(killed) + 1
     check_end(task, end)
-    assert set(end["finished"]) >= set(EFFECTS[task]), "something was done and isn't on record"
+    assert set(end["finished"]) >= set(EFFECTS[task]), "an effect is not recorded"
     counts = [Counter(name for name, _ in look["effects"]) for look in looks]
     assert counts[-1].keys() == set(EFFECTS[task])
     keys = {(name, key) for name, key in end["effects"]}
@@ -164,10 +164,8 @@ def slow(request):
         pytest.param("undoing_plainly", "before", marks=pytest.mark.slow),
     ],
 )
-def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
-    urls, processes, tmp_path, slow, capsys, task, mode
-):
-    """With --slow at each commit, else at every ninth, and always at each kind of commit."""
+def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, processes, tmp_path, slow, capsys, task, mode):
+    """Kill at each commit with --slow, else at every ninth; always at each kind of commit."""
     first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 9)
     wanted = PLACES[task] if slow or task == "everything" else PLACES[task] - PLACES["everything"]
     points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=wanted)
@@ -182,9 +180,7 @@ def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
 
 
 @pytest.mark.parametrize(("task", "first"), [("everything", 4), ("undoing", 4), ("graphing", 3)])
-def test_workers_that_all_die_after_a_few_commits_come_to_the_end_together(
-    urls, processes, tmp_path, slow, task, first
-):
+def test_workers_that_each_die_after_a_few_commits_finish_all_runs(urls, processes, tmp_path, slow, task, first):
     points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 13)
     kills = sum(check_point(task, facts) for facts in points)
     assert max(len(facts["codes"]) for facts in points) > 3, "several died, one after the other"

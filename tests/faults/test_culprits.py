@@ -32,7 +32,7 @@ def control(app):
 
 
 def declare(app, name, max_crashes, *, durable=False):
-    """A task of the workers, as the program that enqueues it declares it."""
+    """Declare a task of the workers in the program that enqueues it."""
 
     async def job() -> None: ...
 
@@ -92,9 +92,7 @@ def test_a_blocker_with_a_timeout_is_retried_by_its_own_policy(app, start, ledge
 
 
 @pytest.mark.parametrize("task", ["block_in_task", "block_in_callback"])
-def test_code_that_blocks_the_loop_outside_of_the_runs_own_task_is_charged_once_its_run_is_alone(
-    app, start, ledger, task
-):
+def test_code_that_blocks_the_loop_in_another_task_is_charged_once_its_run_is_alone(app, start, ledger, task):
     culprit = declare(app, task, 0).enqueue()
     innocents = app.remote("innocent").enqueue_many([(n,) for n in range(3)])
     for stalls in range(1, 4):  # twice with the others, then alone
@@ -110,7 +108,7 @@ def test_code_that_blocks_the_loop_outside_of_the_runs_own_task_is_charged_once_
     innocent_and_uncharged(innocents)
 
 
-def test_runs_that_block_the_loop_for_a_moment_each_are_not_given_up_together(app, start, ledger):
+def test_runs_that_each_block_the_loop_briefly_are_not_released(app, start, ledger):
     worker = start(lease=1)
     runs = app.remote("block_briefly").enqueue_many([(n,) for n in range(12)])
     wait_until(lambda: count(ledger, "brief") == 12)
@@ -143,7 +141,7 @@ def test_a_stuck_worker_is_shown_as_unhealthy_and_claims_nothing(app, control, s
 
 
 @pytest.mark.parametrize("task", ["hang", "hang_in_step", "hang_in_sync_step"])
-def test_a_hung_thread_does_not_keep_the_next_try_from_starting(app, start, ledger, task):
+def test_a_hung_thread_does_not_prevent_the_next_attempt(app, start, ledger, task):
     worker = start(lease=60)
     run = app.remote(task).enqueue()
     assert run.result(timeout=60) == "third try"
@@ -157,7 +155,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_abandoned(app, start, led
     assert run.result(timeout=60) == "second try"
 
 
-def test_a_worker_that_lost_all_its_threads_says_so_and_still_runs_coroutines(app, control, start, ledger):
+def test_a_worker_that_lost_all_its_threads_is_unhealthy_and_still_runs_coroutines(app, control, start, ledger):
     worker = start(lease=60, concurrency=3)
     hung = app.remote("hang_for_good").enqueue_many([(n,) for n in range(3)])
     wait_until(lambda: all(run.info().state == "failed" for run in hung))

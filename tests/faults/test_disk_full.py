@@ -1,4 +1,4 @@
-"""No room on the disk: a typed error, nothing half done, and all goes on by itself when there is room again."""
+"""A full disk raises a typed error, leaves no partial writes, and work resumes when there is space again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_disk(tmp_path_factory):
 
 
 def fill_and_enqueue(disk, app):
-    """Enqueue until it is refused; how many runs were acknowledged, and the refusal."""
+    """Enqueue until an error occurs; return the number of acknowledged runs and the error."""
     assert disk.fill()
     for number in range(MOST_BATCHES):
         try:
@@ -45,9 +45,7 @@ def fill_and_enqueue(disk, app):
     raise AssertionError("there was room all the while")
 
 
-def test_a_full_disk_under_sqlite_is_a_typed_error_and_all_goes_on_when_there_is_room(
-    make_disk, connect, start_worker, ledger
-):
+def test_a_full_disk_under_sqlite_is_a_typed_error_and_work_resumes(make_disk, connect, start_worker, ledger):
     disk = make_disk(64)
     url = f"sqlite:///{disk.folder / 'jobs.db'}"
     app = connect(url)
@@ -66,9 +64,7 @@ def test_a_full_disk_under_sqlite_is_a_typed_error_and_all_goes_on_when_there_is
     assert "Traceback" not in worker.log
 
 
-def test_a_full_disk_under_postgres_is_a_typed_error_and_all_goes_on_when_there_is_room(
-    make_disk, connect, start_worker, ledger
-):
+def test_a_full_disk_under_postgres_is_a_typed_error_and_work_resumes(make_disk, connect, start_worker, ledger):
     disk = make_disk(256)
     settings = {"min_wal_size": "32MB", "max_wal_size": "64MB"}
     with PostgresServer(disk.folder / "data", settings=settings) as server:

@@ -21,7 +21,7 @@ LATE = ["step", "spawn", "enqueue", "emit", "transaction", "write", "finish"]
 
 @pytest.fixture
 def own_table(app, database_url):
-    """A table of the user's own in the same database."""
+    """Create a user table in the same database."""
     if database_url.startswith("sqlite"):
         with app.transaction() as connection:
             connection.execute(TABLE)
@@ -31,7 +31,7 @@ def own_table(app, database_url):
 
 
 def said(ledger, what):
-    """The marks under which processes noted something: (mark, pid)."""
+    """Return the ledger entries of processes: (mark, pid)."""
     return {(words[0], int(words[3])) for words in ledger.words() if words[1] == what}
 
 
@@ -40,10 +40,10 @@ def kinds(run):
 
 
 @pytest.mark.parametrize("task", ["late", "late_plainly"])
-def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
+def test_writes_of_a_worker_stopped_past_its_lease_are_rejected(
     app, database_url, own_table, start_durable, ledger, task
 ):
-    """Each run is about to do something else when its worker is stopped; a peer does it, then the first one goes on."""
+    """Each run is stopped before a different operation; a peer performs it, then the first worker resumes."""
     stopped = start_durable(database_url, lease=2)
     runs = {mark: app.remote(task).enqueue(mark) for mark in LATE}
     wait_until(lambda: said(ledger, "began") == {(mark, stopped.pid) for mark in LATE})
@@ -77,7 +77,7 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
 
 
 def everything_in(app):
-    """What the database has of runs and what they recorded, but for the run that shows that a worker still works."""
+    """Return runs and their records, except the run that shows that a worker is alive."""
     runs = [
         row
         for row in fetch(app, "select id, state, result, fence, args from {}runs order by seq")
@@ -105,8 +105,8 @@ def test_a_step_killed_between_its_effect_and_its_checkpoint_runs_once_more_with
 
 
 @pytest.mark.parametrize("task", ["paying", "paying_plainly"])
-def test_a_transaction_killed_at_any_of_its_statements_is_there_exactly_once(database_url, processes, tmp_path, task):
-    """Between its statements, then right before and right after its commit."""
+def test_a_transaction_killed_at_any_statement_takes_effect_once(database_url, processes, tmp_path, task):
+    """Kill between its statements, right before the commit and right after it."""
     points = []
     for mode, first, statements in (
         ("inside", 0, []),
@@ -131,9 +131,7 @@ def test_a_transaction_killed_at_any_of_its_statements_is_there_exactly_once(dat
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 @pytest.mark.parametrize("kind", ["awaited", "plain"])
-def test_a_transaction_whose_connection_is_cut_around_its_commit_is_there_exactly_once(
-    postgres_url, connect, lost, kind
-):
+def test_a_transaction_whose_connection_is_cut_around_its_commit_takes_effect_once(postgres_url, connect, lost, kind):
     with psycopg.connect(postgres_url) as own, Proxy(postgres_url) as proxy:
         own.execute(TABLE)
         own.commit()

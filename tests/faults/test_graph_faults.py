@@ -1,4 +1,4 @@
-"""Workers of a graph killed with -9: all its nodes come to their end, none twice, and little is done again."""
+"""Workers of a graph killed with -9: all nodes finish, none twice, and little work is repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EDGES = 5
 
 
 def layered(app, nodes, seconds):
-    """Layers of a hundred nodes; each needs five of the layer before, and numbers itself."""
+    """Return a graph with layers of a hundred nodes, each with five dependencies in the previous layer."""
     count = app.remote("count")
     chance = random.Random(nodes)
     graph = Graph("layered")
@@ -33,7 +33,7 @@ def layered(app, nodes, seconds):
 
 
 def run_with_kills(app, url, start_worker, ledger, *, nodes, kills, seconds, timeout):
-    """Let workers run a graph; kill one and start another each time a share of it was begun."""
+    """Run a graph; replace a killed worker each time a share of the nodes has started."""
     run = app.submit(layered(app, nodes, seconds))
     workers = [start_worker(url, wait=False, concurrency=CONCURRENCY) for _ in range(WORKERS)]
     chance = random.Random(nodes)
@@ -51,7 +51,7 @@ def run_with_kills(app, url, start_worker, ledger, *, nodes, kills, seconds, tim
 
 
 def check(app, run, ledger, *, nodes, kills):
-    """How many executions were repeated."""
+    """Return the number of repeated executions."""
     ran = [words[0] for words in ledger.words()]
     extra = len(ran) - nodes
     assert run.info().state == "done"

@@ -1,4 +1,4 @@
-"""Case 46: a durable wait inside `asyncio.timeout` never waits forever, in workers of their own."""
+"""A durable wait inside `asyncio.timeout` never waits forever, in separate worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes killed with -9: no job is lost, none ends twice, and only what was under way is done again."""
+"""Worker processes killed with -9: no job is lost, none ends twice, and only running jobs are repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONCURRENCY = 10
 
 
 def drain_with_kills(app, url, start_worker, ledger, *, jobs, kills, seconds, timeout):
-    """Let workers do the jobs; kill one and start another each time a share of them was begun."""
+    """Run jobs; replace a killed worker each time a share of them has started."""
     remote = app.remote("count")
     for at in range(0, jobs, 1000):
         remote.enqueue_many([(n, seconds) for n in range(at, min(at + 1000, jobs))])

@@ -34,7 +34,7 @@ def far(proxy):
 
 
 class Later:
-    """A call in a thread."""
+    """Run a call in a thread."""
 
     def __init__(self, call):
         self._outcome = []
@@ -48,7 +48,7 @@ class Later:
 
 
 def commit_late(proxy, url, call):
-    """Call it; its first COMMIT gets through when its second try waits for the locks of the first."""
+    """Make a call whose first COMMIT arrives while its repetition waits for the locks of the first."""
     proxy.delay_request(COMMIT)
     later = Later(call)
     assert proxy.fired.wait(30)
@@ -72,21 +72,21 @@ def test_a_receive_takes_one_message(proxy, far, postgres_url):
     ]
 
 
-def test_an_emit_that_was_the_first_says_so(proxy, far, postgres_url):
+def test_a_repeated_emit_reports_that_it_was_the_first(proxy, far, postgres_url):
     claim = far.running("w")
     emit = EmitCommand(token_of(claim), 1, "emit", event_target(None, "e"), None, "e", "1")
     assert commit_late(proxy, postgres_url, lambda: far.write("w", emit)) == [Written("true")]
     assert far.steps(claim.id) == [(1, "emit", "emit", "true")]
 
 
-def test_what_is_written_for_followers_is_there_once(proxy, far, postgres_url):
+def test_a_chunk_for_stream_readers_is_stored_once(proxy, far, postgres_url):
     claim = far.running("w")
     write = WriteCommand(token_of(claim), 1, "write", 1, '"piece"')
     commit_late(proxy, postgres_url, lambda: far.write("w", write))
     assert far.sql("select n, data from {schema}chunks") == [(1, '"piece"')]
 
 
-def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, far, postgres_url):
+def test_a_step_transaction_takes_effect_once_and_its_run_continues(proxy, far, postgres_url):
     claim = far.running("w")
     with psycopg.connect(postgres_url) as own:
         own.execute("create table effects (name text)")
@@ -104,7 +104,7 @@ def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, f
         assert own.execute("select count(*) from effects").fetchone() == (1,)
 
 
-def test_an_independent_run_with_a_unique_name_is_made_once(proxy, far, postgres_url):
+def test_an_independent_run_with_a_unique_name_is_created_once(proxy, far, postgres_url):
     claim = far.running("w")
     far.lane("other")
     enqueue = EnqueueCommand(token_of(claim), 1, "enqueue", far.new("other", unique="u"))

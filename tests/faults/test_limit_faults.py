@@ -1,4 +1,4 @@
-"""Limits across worker processes: never more than they allow, never stuck, whoever dies in between."""
+"""Limits across worker processes: never exceeded and never stuck, although workers die."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(processes, ledger, database_url):
 
 
 def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout):
-    """Jobs of a few keys, each alone; one worker is killed and another started each time a share of them has begun."""
+    """Run jobs of a few keys, one at a time per key; replace a killed worker each time a share has started."""
     app.limit("alone", concurrency=1, by="key")
     task = app.task(name="alone", limits=["alone"])(alone)
     task.enqueue_many([(f"k{number % keys}", number, 0.02) for number in range(jobs)])
@@ -44,21 +44,21 @@ def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, tim
 
 
 async def alone(key: str, number: int, seconds: float) -> int:
-    """What the worker processes know under this name."""
+    """Declare a task of the worker processes."""
     raise NotImplementedError
 
 
-def test_never_two_at_once_for_a_key_though_workers_are_killed(app, start, ledger):
+def test_a_key_never_runs_twice_at_once_although_workers_are_killed(app, start, ledger):
     work_alone_with_kills(app, start, ledger, workers=3, jobs=60, keys=6, kills=2, timeout=120)
 
 
 @pytest.mark.slow
-def test_eight_workers_and_many_kills_never_two_at_once_for_a_key(app, start, ledger):
+def test_a_key_never_runs_twice_at_once_with_eight_workers_and_many_kills(app, start, ledger):
     work_alone_with_kills(app, start, ledger, workers=8, jobs=2000, keys=40, kills=12, timeout=600)
 
 
 def start_often(app, start, *, workers, count, period, periods, timeout):
-    """Jobs under a rate, on several workers; when they started, by the database's clock."""
+    """Run rate-limited jobs on several workers and return their start times by the database's clock."""
     rate = f"{count}/{period}s"
     app.limit("often", rate=rate)
     jobs = count * periods
@@ -77,12 +77,12 @@ def start_often(app, start, *, workers, count, period, periods, timeout):
     return began
 
 
-def test_never_more_in_any_window_than_the_rate_allows(app, start):
+def test_no_window_exceeds_the_rate(app, start):
     start_often(app, start, workers=2, count=10, period=1, periods=4, timeout=120)
 
 
 @pytest.mark.slow
-def test_a_rate_is_used_up_by_several_workers_while_there_is_work(app, start):
+def test_several_workers_use_the_full_rate(app, start):
     began = start_often(app, start, workers=4, count=40, period=4, periods=8, timeout=300)
     taken = (began[-1] - began[0]) / SECOND
     assert 7 * 4 / taken >= 0.95, f"eight lots in {taken:.2f} s, where 28 s are the least"

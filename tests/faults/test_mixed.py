@@ -22,7 +22,7 @@ LARGE = Scale(runs=20_000, culprits=20, lease=3.0, rate=80, concurrency=20)
 
 
 def play(url, folder, scale, fleet):
-    """Let the fleet do all of it, with 100 ms transactions of another program beside it on SQLite."""
+    """Run the mixed load; on SQLite another program holds 100 ms transactions meanwhile."""
     record_charges(url)
     since = time.monotonic()
     with Holdfast(url) as app:

@@ -1,4 +1,4 @@
-"""pgbouncer in transaction mode: every transaction may get another connection to the server. All works, by polling."""
+"""pgbouncer in transaction mode: every transaction may get another server connection. Everything works, by polling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def through(request, postgres_url):
 
 
 def servers(url):
-    """How many connections there are to the server, beside the one that asks."""
+    """Count the server connections, except the one of this query."""
     query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     with psycopg.connect(url) as own:
         return own.execute(query).fetchone()[0]
@@ -64,7 +64,7 @@ def test_an_idle_worker_finds_new_work_by_polling(through, connect, start_worker
     assert ended_once(app)
 
 
-def test_settings_in_the_url_that_the_pooler_refuses_are_not_left_out_in_silence(postgres_url):
+def test_url_settings_that_the_pooler_rejects_are_not_dropped_silently(postgres_url):
     with bouncer.bouncer(postgres_url) as url, Holdfast(f"{url}&options=-c%20search_path%3Dx") as app:
         with pytest.raises(StoreUnavailable, match="ignore_startup_parameters"):
             app.remote("count").enqueue(1)

@@ -1,4 +1,4 @@
-"""Case 39: all workers die at once, with hundreds of runs under way and no run to blame."""
+"""All workers die at once with hundreds of running runs, none of which is the cause."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ RUNS = 400
 LEASE_S = 2.0
 
 
-def test_all_runs_are_under_way_again_soon_after_a_power_cut(app, database_url, start_worker, ledger, capsys):
-    """Case 39."""
+def test_all_runs_are_running_again_soon_after_a_power_cut(app, database_url, start_worker, ledger, capsys):
 
     def start():
         started = [start_worker(database_url, wait=False, lease=LEASE_S, concurrency=RUNS // WORKERS) for _ in range(4)]

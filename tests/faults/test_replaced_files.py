@@ -23,7 +23,7 @@ from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
 from tests.support.wait_until import wait_until
 
-LOOK_FROM_OUTSIDE = """
+OPEN_IN_OTHER_PROCESS = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
 connection.execute("select count(*) from sqlite_schema").fetchall()
@@ -49,12 +49,12 @@ def acknowledged(ledger: Ledger) -> list[list[str]]:
     return [words for words in ledger.words() if words[0] == "acknowledged" and len(words) == 4]
 
 
-def look_from_outside(file: Path) -> None:
-    """As an operator's shell does. When it closes, it deletes the log if it finds nobody's lock."""
-    subprocess.run([sys.executable, "-c", LOOK_FROM_OUTSIDE, str(file)], check=True, timeout=60)
+def open_in_other_process(file: Path) -> None:
+    """Open and close the file as a shell does; closing deletes the WAL if no lock is held."""
+    subprocess.run([sys.executable, "-c", OPEN_IN_OTHER_PROCESS, str(file)], check=True, timeout=60)
 
 
-# Taken away
+# Removed files
 
 
 def remove_file(file: Path) -> None:
@@ -70,7 +70,7 @@ def remove_log(file: Path) -> None:
 
 
 def replace_file(file: Path) -> None:
-    """As a restored backup does."""
+    """Replace the file, as restoring a backup does."""
     shutil.copy(file, file.with_name("restored"))
     file.with_name("restored").rename(file)
 
@@ -85,7 +85,7 @@ TAKEN = [remove_file, move_file, remove_log, replace_file, replace_log]
 
 
 @pytest.mark.parametrize("take", TAKEN)
-def test_a_program_that_enqueues_stops_when_its_file_is_taken_away(
+def test_an_enqueuing_program_stops_when_its_file_is_removed(
     start: Callable[..., Process], file: Path, ledger: Ledger, take: Callable[[Path], None]
 ) -> None:
     program = start("enqueue")
@@ -100,7 +100,7 @@ def test_a_program_that_enqueues_stops_when_its_file_is_taken_away(
 
 
 @pytest.mark.parametrize("take", TAKEN)
-def test_a_worker_ends_when_its_file_is_taken_away(
+def test_a_worker_ends_when_its_file_is_removed(
     start: Callable[..., Process], file: Path, ledger: Ledger, take: Callable[[Path], None]
 ) -> None:
     worker = start("worker", lease=2)
@@ -122,7 +122,7 @@ def test_a_worker_of_the_command_line_ends_with_an_exit_code(
     assert "was removed while this program had it open" in worker.log
 
 
-def test_it_stays_so_for_all_that_the_program_tries(sqlite_url: str, file: Path) -> None:
+def test_all_later_calls_fail_too(sqlite_url: str, file: Path) -> None:
     app = Holdfast(sqlite_url)
     task = app.remote("count")
     task.enqueue(1)
@@ -140,7 +140,7 @@ def test_it_stays_so_for_all_that_the_program_tries(sqlite_url: str, file: Path)
         assert len(again.runs()) in (1, 2)
 
 
-def test_readers_notice_it_too(sqlite_url: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_notice_a_removed_file_too(sqlite_url: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.database.sqlite_connection.CHECK_INTERVAL_S", 0.0)
     with Holdfast(sqlite_url) as app:
         assert app.runs() == []
@@ -188,8 +188,8 @@ def test_a_link_to_another_file_is_noticed(sqlite_url: str, file: Path, tmp_path
             task.enqueue(2)
 
 
-def test_a_log_that_isnt_the_files_any_more_isnt_written_back_into_it(sqlite_url: str, file: Path) -> None:
-    """Another program may have written to the file meanwhile, through a log of its own."""
+def test_a_wal_that_no_longer_belongs_to_the_file_is_not_checkpointed(sqlite_url: str, file: Path) -> None:
+    """Another program may have written to the file through another WAL."""
     app = Holdfast(sqlite_url)
     app.remote("count").enqueue(1)
     file.with_name(f"{file.name}-wal").unlink()
@@ -214,13 +214,13 @@ def test_a_closed_app_leaves_the_file_to_others(sqlite_url: str, file: Path) -> 
 
 
 @pytest.mark.parametrize("also", ["read", "copy", "sqlite3"])
-def test_what_was_acknowledged_survives_whatever_else_its_process_does_to_the_file(
+def test_acknowledged_commits_survive_other_access_to_the_file_in_the_process(
     start: Callable[..., Process], file: Path, ledger: Ledger, also: str
 ) -> None:
     program = start("enqueue", also=also)
     for n in range(1, 4):
         wait_until(lambda n=n: len(acknowledged(ledger)) >= 20 * n, 60, lambda: program.log)
-        look_from_outside(file)
+        open_in_other_process(file)
     wait_until(lambda: len(acknowledged(ledger)) >= 80, 60, lambda: program.log)
     program.kill()
     told = {words[1] for words in acknowledged(ledger)}
@@ -231,7 +231,7 @@ def test_what_was_acknowledged_survives_whatever_else_its_process_does_to_the_fi
     assert ledger.counts()["refused"] >= 80 * (also == "sqlite3") - 1
 
 
-def test_pythons_own_module_is_refused_by_whatever_name_the_file_has(
+def test_the_sqlite3_module_is_rejected_under_any_name_of_the_file(
     sqlite_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, hard = tmp_path / "link.db", tmp_path / "hard.db"

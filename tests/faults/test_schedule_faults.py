@@ -28,13 +28,13 @@ def slots_of(ledger) -> list[int]:
 
 
 def wait_for_slots(ledger, count: int) -> None:
-    """Wait for so many slots in a row, none left out, each made once."""
+    """Wait for a number of consecutive slots with one run each."""
     wait_until(lambda: (slots := slots_of(ledger)) and set(slots) >= set(range(min(slots), min(slots) + count)))
     assert len(set(slots_of(ledger))) == len(slots_of(ledger)), "a slot was made twice"
 
 
 @pytest.mark.parametrize("at", ["add_runs", "add_slots", "advance_schedules", "commit"])
-def test_killed_in_a_slot_there_is_one_run_and_the_next_slot_is_intact(start, ledger, at):
+def test_a_worker_killed_in_a_slot_leaves_one_run_and_an_intact_next_slot(start, ledger, at):
     victim = start("--die-at", at)
     assert victim.wait(60) == -signal.SIGKILL
     assert ledger.path.with_name("died").exists(), "it died for another reason"
@@ -42,7 +42,7 @@ def test_killed_in_a_slot_there_is_one_run_and_the_next_slot_is_intact(start, le
     wait_for_slots(ledger, 3)
 
 
-def test_workers_whose_clocks_are_off_make_one_run_per_slot_at_its_time(start, ledger):
+def test_workers_with_wrong_clocks_create_one_run_per_slot_on_time(start, ledger):
     ahead, behind = start("--clock-off", 600), start("--clock-off", -600)
     for worker in (ahead, behind):
         worker.wait_for("worker started", timeout=60)

@@ -13,7 +13,7 @@ from tests.support.wait_until import wait_until
 
 
 def when_up(call):
-    """What a query gives; nothing while the server is away."""
+    """Return the rows of a query, or none while the server is down."""
     try:
         return call()
     except StoreUnavailable:
@@ -70,10 +70,8 @@ def test_drain_itself_survives_a_crash_of_the_server(durable_server, connect, le
     assert states(app) == {"done": 2001}
 
 
-def test_nothing_stays_owned_by_the_dead_when_the_server_crashes_during_a_recovery(
-    durable_server, connect, start_worker, ledger
-):
-    """Rows that the test has locked are passed over, so that the recovery is half done when the server dies."""
+def test_dead_sessions_own_no_runs_after_a_server_crash_during_recovery(durable_server, connect, start_worker, ledger):
+    """Recovery skips rows that the test has locked, so it is half done when the server dies."""
     url = durable_server.create_database()
     app = connect(url)
     app.remote("count").enqueue_many([(n, 600.0) for n in range(800)])

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: work is handed back uncharged, and the process ends cleanly."""
+"""SIGTERM and Ctrl-C: runs are released uncharged, and the process ends cleanly."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def pids(ledger, what):
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
-def test_work_longer_than_the_grace_is_handed_back_uncharged_and_taken_up_by_a_peer(
+def test_runs_longer_than_the_grace_are_released_uncharged_and_claimed_by_a_peer(
     app, database_url, start_worker, ledger, task
 ):
-    """The tasks have one try: a charged attempt would end their runs."""
+    """The tasks have one attempt, so a charged one would end their runs."""
     stopping = start_worker(database_url, grace=0.5, lease=60)
     run = app.remote(task).enqueue()
     wait_until(lambda: pids(ledger, "began") == [stopping.pid])
@@ -41,7 +41,7 @@ def test_work_longer_than_the_grace_is_handed_back_uncharged_and_taken_up_by_a_p
     assert "Traceback" not in stopping.log
 
 
-def test_work_that_ends_within_the_grace_is_done(app, database_url, start_worker, ledger):
+def test_runs_that_end_within_the_grace_are_done(app, database_url, start_worker, ledger):
     worker = start_worker(database_url, grace=60)
     run = app.remote("hold").enqueue()
     wait_until(lambda: pids(ledger, "began"))
@@ -89,8 +89,8 @@ def test_ctrl_c_ends_a_worker_cleanly(app, database_url, start_worker, ledger, b
     assert {info.state for info in app.runs()} == ({"ready"} if busy else set())
 
 
-def test_two_signals_in_the_same_instant_still_end_it(app, database_url, start_worker):
-    """Both wait while the process is stopped, so that their handlers run one inside the other's code."""
+def test_two_simultaneous_signals_end_the_worker(app, database_url, start_worker):
+    """Both are pending while the process is stopped, so one handler interrupts the other."""
     worker = start_worker(database_url)
     for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         worker.signal(number)

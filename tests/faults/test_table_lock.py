@@ -1,4 +1,4 @@
-"""A claim that took long for a reason outside of Holdfast doesn't keep its worker from ready work afterwards."""
+"""A claim delayed by an external lock doesn't keep its worker from ready work afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ and clock_timestamp() - query_start > interval '{LOCKED_S} seconds'
 def test_after_a_table_lock_an_idle_worker_starts_low_priorities_and_released_runs_at_once(
     postgres_url, connect, start_worker, ledger
 ):
-    """For each second that the lock lasted, the worker would have stayed away from the head of its lanes for nine."""
+    """Regression: for each second of the lock, the worker didn't scan the head of its lanes for nine seconds."""
     app = connect(postgres_url)
     holder = start_worker(postgres_url, lease=60, concurrency=1)
     held = app.remote("hold").enqueue()

@@ -1,4 +1,4 @@
-"""Triggers whose worker dies in the middle of a poll: another one takes over, nothing is lost, nothing comes twice."""
+"""Triggers whose worker dies during a poll: another worker takes over without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PLACES = {
     "finish_poll": REQUESTS,
     "after finish_poll": REQUESTS,
 }
-"""Where a worker dies, and how many runs there are then."""
+"""Where a worker dies, and the number of runs at that point."""
 
 
 @pytest.mark.parametrize(("place", "made"), PLACES.items())
-def test_a_worker_killed_in_its_poll_loses_nothing_and_another_goes_on(
+def test_a_worker_killed_during_a_poll_loses_nothing_and_another_continues(
     app, processes, ledger, database_url, place, made
 ):
     victim = processes.start(APP, database_url, ledger.path, "--die-at", place)
@@ -44,7 +44,7 @@ def test_a_worker_killed_in_its_poll_loses_nothing_and_another_goes_on(
     assert sorted(ledger.lines(), key=int) == [str(n) for n in range(REQUESTS)], "each once"
 
 
-def test_while_the_time_of_a_dead_poller_lasts_nobody_polls_in_its_place(app, processes, ledger, database_url):
+def test_no_worker_polls_until_the_lease_of_a_dead_poller_expires(app, processes, ledger, database_url):
     victim = processes.start(APP, database_url, ledger.path, "--die-at", "after acquire_due")
     assert victim.wait(60) == -signal.SIGKILL, victim.log
     early = processes.start(APP, database_url, ledger.path)

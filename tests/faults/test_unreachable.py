@@ -36,7 +36,7 @@ def times(ledger, what):
     return [float(words[2]) for words in ledger.words() if words[0] == what]
 
 
-def test_a_worker_cut_off_stops_its_code_before_its_lease_ends_and_comes_back_by_itself(
+def test_a_disconnected_worker_stops_its_runs_before_the_lease_expires_and_reconnects(
     server, road, connect, start_worker, ledger
 ):
     url = server.create_database()
@@ -65,8 +65,8 @@ def test_a_worker_cut_off_stops_its_code_before_its_lease_ends_and_comes_back_by
     assert worker.wait() == 0
 
 
-def test_no_line_tries_to_connect_more_than_once_a_second(server, road, start_worker):
-    """A refused connection is answered at once, so that only our own pauses hold the tries back."""
+def test_no_connection_is_retried_more_than_once_a_second(server, road, start_worker):
+    """A refused connection fails at once, so only the worker's own pauses limit the rate."""
     url = server.create_database()
     worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
     road._target = 1  # nobody listens there: the connection is closed at once
@@ -93,10 +93,10 @@ def listeners(url):
 
 
 @pytest.mark.parametrize("how", ["frozen", "ended"])
-def test_polling_picks_work_up_when_the_listener_is_dead_and_the_listener_comes_back(
+def test_polling_finds_work_while_the_listener_is_dead_and_the_listener_reconnects(
     server, ledger, monkeypatch, connect, how
 ):
-    """Frozen: the server's process for the listener is stopped, so that nothing comes, not even an error."""
+    """The server process of the listener is stopped, so neither notifications nor errors arrive."""
     monkeypatch.setattr(postgres, "LISTENER_CHECK_INTERVAL_S", 1.0)
     url = server.create_database()
     heard = []

@@ -1,4 +1,4 @@
-"""Case 44: a client waits for a result while the worker dies, the server restarts, or an operator retries the run."""
+"""A client waits for a result while the worker dies, the server restarts, or an operator retries the run."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def wait() -> Iterator[Wait]:
         yield wait
 
 
-def looked_before(app: Holdfast) -> bool:
-    """Whether somebody has looked at a run, and waits."""
+def has_waiting_client(app: Holdfast) -> bool:
+    """Return whether a client has polled a run and waits."""
     return fetch(app, "select count(*) from {}watchers") != [(0,)]
 
 
@@ -46,8 +46,7 @@ def release(ledger: Any) -> None:
         ledger.path.with_name(f"release{number}").touch()
 
 
-def test_a_client_gets_the_result_though_the_worker_is_killed(app, database_url, start_worker, ledger, wait):
-    """Case 44."""
+def test_a_client_gets_the_result_although_the_worker_is_killed(app, database_url, start_worker, ledger, wait):
     first = start_worker(database_url)
     run = app.remote("hold").enqueue()
     waiting = wait(run)
@@ -60,14 +59,13 @@ def test_a_client_gets_the_result_though_the_worker_is_killed(app, database_url,
     assert [each.result(TIMEOUT_S) for each in waiting] == [1, 1]
 
 
-def test_a_client_gets_the_result_though_the_server_is_restarted(durable_server, connect, start_worker, ledger, wait):
-    """Case 44."""
+def test_a_client_gets_the_result_although_the_server_restarts(durable_server, connect, start_worker, ledger, wait):
     url = durable_server.create_database()
     app = connect(url)
     start_worker(url, lease=3)
     run = app.remote("hold").enqueue()
     waiting = wait(run)
-    wait_until(lambda: ledger.lines() and looked_before(app))
+    wait_until(lambda: ledger.lines() and has_waiting_client(app))
     durable_server.kill()
     assert not durable_server.running
     looked = time.monotonic() + 2  # so that they look, again and again, and find nobody
@@ -80,13 +78,13 @@ def test_a_client_gets_the_result_though_the_server_is_restarted(durable_server,
     assert results == {run.result(TIMEOUT_S)}
 
 
-def test_a_client_is_told_when_its_time_is_over_though_the_server_is_away(durable_server, connect):
-    """Case 44: it waits through an outage for as long as it said, and gets an error that names the outage."""
+def test_a_client_times_out_during_a_server_outage(durable_server, connect):
+    """It waits until its timeout and gets an error that names the outage."""
     app = connect(durable_server.create_database())
     run = app.remote("hold").enqueue()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(run.result, 2.0)
-        wait_until(lambda: looked_before(app))
+        wait_until(lambda: has_waiting_client(app))
         durable_server.kill()
         with pytest.raises(ResultTimeout, match="cannot connect to"):
             waiting.result(TIMEOUT_S)
@@ -95,7 +93,7 @@ def test_a_client_is_told_when_its_time_is_over_though_the_server_is_away(durabl
 
 
 class Operator:
-    """A worker and an operator in one, who decide when a run fails, is retried, and ends."""
+    """Acts as worker and operator: decides when a run fails, is retried and ends."""
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
@@ -111,7 +109,7 @@ class Operator:
 
 
 def test_a_client_that_asks_again_gets_the_outcome_of_a_retry(app, wait):
-    """Case 44: a client that was told of the failure has its answer; what an operator does later is for the next."""
+    """A client that got the failure has its result; only the next call sees the retry."""
     operator = Operator(app)
     run = app.remote("work").enqueue()
     waiting = wait(run)
@@ -125,8 +123,8 @@ def test_a_client_that_asks_again_gets_the_outcome_of_a_retry(app, wait):
     assert [each.result(TIMEOUT_S) for each in waiting] == [7, 7]
 
 
-def test_a_client_that_waits_while_a_run_is_retried_is_told_of_one_of_its_ends(app, wait):
-    """Case 44: it may look between the failure and the retry, or not. It doesn't wait for ever."""
+def test_a_client_that_waits_during_a_retry_gets_one_of_the_outcomes(app, wait):
+    """It may or may not poll between the failure and the retry, but it never waits forever."""
     operator = Operator(app)
     run = app.remote("work").enqueue()
     waiting = wait(run)

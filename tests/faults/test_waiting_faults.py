@@ -1,4 +1,4 @@
-"""Runs that wait while workers die, while events are emitted at the very moment, across workers, by wrong clocks."""
+"""Waits while workers die, events race, children run elsewhere and clocks are wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_child_that_ends_on_one_worker_wakes_its_parent_on_another(app, databa
 
 
 def race(app, connect, url, pairs, emitters=4):
-    """Runs that register waits while others emit what they wait for, at about the same moment."""
+    """Race runs that register waits against emits of their events."""
     about_to: queue.SimpleQueue[int] = queue.SimpleQueue()
     chance = random.Random(pairs)
     quiet = {n for n in range(pairs) if n % 20 == 7}  # what these wait for isn't emitted
@@ -118,17 +118,17 @@ def results(app):
     return [(int("".join(filter(str.isdigit, args))), result) for args, result in rows]
 
 
-def test_events_emitted_while_runs_begin_to_wait_for_them_are_heard_of(app, connect, database_url):
+def test_events_emitted_while_runs_register_their_waits_are_delivered(app, connect, database_url):
     race(app, connect, database_url, 500)
 
 
 @pytest.mark.slow
-def test_of_a_hundred_thousand_events_emitted_at_that_moment_none_is_lost(app, connect, database_url):
+def test_none_of_a_hundred_thousand_racing_events_is_lost(app, connect, database_url):
     race(app, connect, database_url, 100_000)
 
 
-def test_sleeps_and_timeouts_do_not_go_by_the_clocks_of_workers(app, database_url, start_durable):
-    """Each begins with the worker of its queue; both look after what is due."""
+def test_sleeps_and_timeouts_ignore_the_clocks_of_workers(app, database_url, start_durable):
+    """Each starts on the worker of its queue; both workers run timers."""
     start_durable(database_url, clock_off=600, queues="ahead")
     start_durable(database_url, clock_off=-600, queues="behind")
     runs = [app.remote("timed", queue=queue).enqueue(0.4) for queue in ("ahead", "behind") for _ in range(2)]
@@ -141,7 +141,7 @@ def test_sleeps_and_timeouts_do_not_go_by_the_clocks_of_workers(app, database_ur
 
 
 def memory(pid):
-    """Megabytes of a process in memory."""
+    """Return the resident memory of a process in megabytes."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) / 1024
 
@@ -176,7 +176,7 @@ def test_suspended_runs_cost_a_worker_no_memory_and_each_wakes_within_a_second(a
         usual.append((info.finished_at - info.created_at).total_seconds())
 
     def woken():
-        """How many of them are done, and the longest time from an event to the end of its run, in microseconds."""
+        """Return how many are done and the longest time from event to end, in microseconds."""
         return fetch(
             app,
             "select count(*), max(r.finished_at - e.emitted_at) from {}runs r join {}events e"

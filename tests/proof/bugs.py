@@ -1,4 +1,4 @@
-"""Bugs to be planted, to see whether the proof catches them: changed statements, and changed code."""
+"""Bugs to plant in statements and code, to see whether the model and the simulation catch them."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ Changes = dict[str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True)
 class Bug:
-    """A mistake that somebody might make. `sql`: what is replaced in which statements; `code`: what else."""
+    """A plausible bug: replacements in SQL statements (`sql`) or a patch of the code (`code`)."""
 
     name: str
     what: str
     sql: Changes | None = None
     code: Callable[[], Any] | None = None
     in_the_store: bool = True
-    """Whether the model, which knows no engine, could see it."""
+    """Whether the bug is in the store, so that the model can catch it."""
     test: str | None = None
-    """The test that catches it, where neither the model nor the simulation has what it breaks."""
+    """The test that has to catch the bug if neither the model nor the simulation covers the code."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """While it is there. Stores that were made before don't have it."""
+        """Plant the bug in stores that are created in this context."""
         with ExitStack() as stack:
             if self.sql is not None:
                 sources = statements.read_sources("holdfast.store.sql")
                 unknown = self.sql.keys() - {source.name for source in sources}
-                assert not unknown, f"{self.name}: there is no statement {unknown} any more"
+                assert not unknown, f"{self.name}: statement {unknown} no longer exists"
                 changed = [self._changed(source) for source in sources]
                 stack.enter_context(mock.patch.object(statements, "read_sources", return_value=tuple(changed)))
             if self.code is not None:
                 stack.enter_context(self.code())
             yield
 
-    def _changed(self, source: statements.Source) -> statements.Source:
-        """On PostgreSQL some statements are others; those stay as they are."""
+    def _changed(self, source: statements.StatementSource) -> statements.StatementSource:
+        """Replace the text, except in statements for PostgreSQL only."""
         assert self.sql is not None
         if source.name not in self.sql or source.only == "postgres":
             return source
         text = source.text
         for old, new in self.sql[source.name]:
-            assert old in text, f"{self.name}: statement {source.name} doesn't say {old!r} any more"
+            assert old in text, f"{self.name}: statement {source.name} no longer contains {old!r}"
             text = text.replace(old, new)
         return msgspec.structs.replace(source, text=text)
 
@@ -81,7 +81,7 @@ def code(name: str, what: str, where: Any, attribute: str, instead: Any, test: s
     return Bug(name, what, code=patch, in_the_store=in_the_store, test=test)
 
 
-def _one_more(counter: LimitCounter, now: int) -> int | None:
+def _admit_one_more(counter: LimitCounter, now: int) -> int | None:
     free = _free(counter, now)
     return None if free is None else free + 1
 
@@ -89,34 +89,34 @@ def _one_more(counter: LimitCounter, now: int) -> int | None:
 _free = LimitCounter.free
 
 
-def _apart(attempts: AttemptStore, purpose: str, work: Callable[[Any], Any]) -> Any:
+def _without_transaction(attempts: AttemptStore, purpose: str, work: Callable[[Any], Any]) -> Any:
     return work(attempts._autocommit(purpose))
 
 
-_early: dict[Any, dict[str, str]] = {}
+_early_events: dict[Any, dict[str, str]] = {}
 _write, _lock_events = Journal.write, command_batch.lock_events
 
 
-def _looks_first(journal: Journal, session: str, commands: Any) -> Any:
-    """Look at events in a transaction of its own, before the one that locks them and registers the wait."""
+def _read_events_first(journal: Journal, session: str, commands: Any) -> Any:
+    """Read events in a separate transaction, before the one that locks them and registers the wait."""
     events = {(each.tenant, each.name) for each in commands if isinstance(each, EmitCommand)}
     events |= {
         (each.tenant, str(each.name)) for each in commands if isinstance(each, WaitCommand) and each.kind == "event"
     }
     if events:
-        _early[getcurrent()] = journal._transaction("commit", lambda tx: _lock_events(tx, events))
+        _early_events[getcurrent()] = journal._transaction("commit", lambda tx: _lock_events(tx, events))
     return _write(journal, session, commands)
 
 
-def _seen_early(_tx: Any, events: Any) -> dict[str, str]:
-    return _early.get(getcurrent(), {})
+def _events_read_early(_tx: Any, events: Any) -> dict[str, str]:
+    return _early_events.get(getcurrent(), {})
 
 
 @contextmanager
-def _early_look() -> Iterator[None]:
+def _read_events_early() -> Iterator[None]:
     with (
-        mock.patch.object(Journal, "write", _looks_first),
-        mock.patch.object(command_batch, "lock_events", _seen_early),
+        mock.patch.object(Journal, "write", _read_events_first),
+        mock.patch.object(command_batch, "lock_events", _events_read_early),
     ):
         yield
 
@@ -132,11 +132,11 @@ def _claim_anyway(claimer: Claimer) -> float:
 _resume_s = ScanPolicy.resume_s
 
 
-def _as_long_as_it_takes(policy: ScanPolicy, head_scan_s: float, *, crowded: bool) -> float:
+def _resume_without_bound(policy: ScanPolicy, head_scan_s: float, *, crowded: bool) -> float:
     return _resume_s(replace(policy, max_head_interval_s=math.inf), head_scan_s, crowded=crowded)
 
 
-def _any_answer(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None:
+def _accept_any_reply(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None:
     header = framing._read(file, len(tag) + 4, more)
     return None if header is None else framing._read(file, int.from_bytes(header[len(tag) :]), more)
 
@@ -144,21 +144,21 @@ def _any_answer(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None
 ALIVE = "lease_until > {clock}"
 
 BUGS = (
-    sql("claim-dead", "a session claims after its lease", "claim", ALIVE, "lease_until > 0"),
+    sql("claim-dead", "a session claims after its lease expired", "claim", ALIVE, "lease_until > 0"),
     Bug(
-        "claim-held", "runs that are held are claimed",
+        "claim-held", "held runs are claimed",
         {
             "pick_claimable": ((" and x.held is null", ""),),
             "claim": ((" and held is null", ""), (" and x.held is null", "")),
         },
     ),
     sql(
-        "claim-order", "the last come first", "pick_claimable",
+        "claim-order", "runs are claimed in reverse order", "pick_claimable",
         "order by x.priority desc, x.turn, x.seq", "order by x.seq desc",
     ),
     sql("claim-fence", "a claim doesn't raise the fence", "claim", "fence = fence + 1", "fence = fence"),
     Bug(
-        "claim-resumed", "going on counts as a new attempt",
+        "claim-resumed", "resuming counts as a new attempt",
         {
             "pick_claimable": (("r.attempt + 1 - r.resumed", "r.attempt + 1"),),
             "claim": (("attempt + 1 - resumed", "attempt + 1"),),
@@ -168,21 +168,24 @@ BUGS = (
         "record-fence", "a checkpoint is written without its fence", "record_checkpoints",
         " and r.fence = each.fence", "",
     ),
-    sql("record-lease", "a checkpoint is written after the lease", "record_checkpoints", ALIVE, "lease_until > 0"),
-    sql("end-fence", "an attempt ends without its fence", "end_attempts", " and {schema}runs.fence = each.fence", ""),
     sql(
-        "end-state", "a cancelled run is ended by its worker", "end_attempts",
+        "record-lease", "a checkpoint is written after the lease expired", "record_checkpoints",
+        ALIVE, "lease_until > 0",
+    ),
+    sql("end-fence", "an end is written without its fence", "end_attempts", " and {schema}runs.fence = each.fence", ""),
+    sql(
+        "end-state", "a worker ends a cancelled run again", "end_attempts",
         "and {schema}runs.state = 'running'", "",
     ),
     Bug(
-        "end-lease", "attempts end after the lease",
+        "end-lease", "ends are written after the lease expired",
         dict.fromkeys(("lock_session", "end_attempts"), ((ALIVE, "lease_until > 0"),)),
     ),
     sql(
-        "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",
+        "lease-off-by-one", "a lease is valid one microsecond too long", "renew_session",
         ALIVE, "lease_until >= {clock}",
     ),
-    sql("lease-renewed", "a lease that is over is renewed", "renew_session", f" and {ALIVE}", ""),
+    sql("lease-renewed", "an expired lease is renewed", "renew_session", f" and {ALIVE}", ""),
     Bug(
         "recover-live", "sessions are recovered a second too early",
         {
@@ -191,7 +194,7 @@ BUGS = (
         },
     ),
     sql(
-        "recover-counts", "a run may crash once too often", "crash_runs",
+        "recover-counts", "a run may crash once more than `max_crashes` allows", "crash_runs",
         "crashes >= max_crashes", "crashes > max_crashes",
     ),
     sql(
@@ -199,13 +202,13 @@ BUGS = (
         "used - excluded.touched_at else", "used else",
     ),
     sql(
-        "wake-missed", "what came before the suspension isn't seen", "end_tree_attempts",
+        "wake-missed", "an outcome that arrived before the suspension is missed", "end_tree_attempts",
         "when each.kind = 'waiting' and exists", "when 1 = 0 and exists",
     ),
-    sql("event-unseen", "an event that was emitted isn't seen", "read_emitted", "emitted_at is not null", "1 = 0"),
-    Bug("event-early", "an event is looked at before its lock", code=_early_look),
+    sql("event-unseen", "an emitted event is missed", "read_emitted", "emitted_at is not null", "1 = 0"),
+    Bug("event-early", "an event is read before it is locked", code=_read_events_early),
     sql(
-        "wait-extended", "what settles a wait settles it again", "resolve_waits",
+        "wait-extended", "a resolved wait is resolved again", "resolve_waits",
         " and {schema}waits.outcome is null", "",
     ),
     Bug(
@@ -216,41 +219,47 @@ BUGS = (
         },
     ),
     sql(
-        "due-early", "scheduled runs begin half a second too early", "promote_due_runs",
+        "due-early", "scheduled runs start half a second too early", "promote_due_runs",
         "due_at <= {now}", "due_at <= {now} + 500000",
     ),
     sql("message-twice", "a message is taken twice", "first_unread_message", " and taken_by is null", ""),
-    sql("message-repeated", "a message is sent again after a lost answer", "find_sent_message", "limit 1", "limit 0"),
-    code("limit-off-by-one", "a limit lets in one too many", LimitCounter, "free", _one_more),
+    sql("message-repeated", "a message is sent again after a lost reply", "find_sent_message", "limit 1", "limit 0"),
+    code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "free", _admit_one_more),
     sql(
-        "node-early", "a node begins with the first that it needs", "decrement_nodes",
+        "node-early", "a node starts after its first dependency", "decrement_nodes",
         "pending = pending - fewer.ended", "pending = 0",
     ),
     sql(
-        "graph-count", "nodes that end together count as one", "decrement_graphs",
+        "graph-count", "nodes that end together are counted once", "decrement_graphs",
         "pending - each.ended", "pending - 1",
     ),
     sql(
-        "cancel-tag", "a cancelled run forgets who is at it", "end_runs",
+        "cancel-session", "a cancelled run loses its session", "end_runs",
         "error = :error, due_at", "session = null, error = :error, due_at",
     ),
     sql(
-        "retry-early", "a retry doesn't wait for the worker", "retry_runs",
+        "retry-early", "a retry starts before the worker released the run", "retry_runs",
         "case when session is not null or (", "case when 1 = 0 or (",
     ),
-    sql("unique-early", "a successor doesn't wait for the worker", "hold_successors", "where id", "where 1 = 0 and id"),
     sql(
-        "children-count", "children that end together count as one", "resolve_child_waits",
+        "unique-early", "the next run of a unique name starts before the worker released the previous one",
+        "hold_successors", "where id", "where 1 = 0 and id",
+    ),
+    sql(
+        "children-count", "children that end together are counted once", "resolve_child_waits",
         "set pending = pending - each.ended", "set pending = pending - 1",
     ),
-    code("apart", "an end and its record are two transactions", AttemptStore, "_transaction", _apart),
+    code(
+        "apart", "an end and its history entry are two transactions", AttemptStore,
+        "_transaction", _without_transaction,
+    ),
     code(
         "transaction-unrecorded", "a transaction isn't recorded with its effect", StepTransactions,
         "_record", lambda *_: None,
     ),
-    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_durable", lambda *_: True),
+    code("group-dropped", "a batch isn't repeated after a lost connection", Committer, "_is_durable", lambda *_: True),
     code(
-        "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
+        "claim-forgotten", "claims whose reply was lost aren't released", Heartbeat,
         "_release", lambda *_: None,
     ),
     Bug(
@@ -266,7 +275,7 @@ BUGS = (
         "case when isolation is not null then 'isolated' end", "null",
     ),
     Bug(
-        "overtake", "a run that becomes ready again keeps its place before those that were ready earlier",
+        "overtake", "a run that becomes ready again stays ahead of runs that were ready earlier",
         {
             "end_tree_attempts": (("{next_turn({schema}runs, {stamp})}", "turn"),),
             "wake_runs": (("{next_turn({schema}runs, {stamp})}", "turn"),),
@@ -275,17 +284,17 @@ BUGS = (
     ),
     code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),
     code(
-        "renew-stalled", "a worker whose event loop is blocked keeps its runs for ever", StallHandler,
+        "renew-stalled", "a worker whose event loop is blocked keeps its runs forever", StallHandler,
         "_free_runs", lambda *_: None,
     ),
     code(
-        "keep-off", "the slower a claim, the longer the head of its lane isn't scanned: without a bound", ScanPolicy,
-        "resume_s", _as_long_as_it_takes,
+        "keep-off", "after a slow claim, the head of the lane isn't scanned for an unbounded time", ScanPolicy,
+        "resume_s", _resume_without_bound,
         test="tests/store/test_claim_cursor.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
     ),
     code(
-        "answer-unmarked", "an answer of any process counts, whichever call it is for", pool,
-        "read_frame", _any_answer, test="tests/processes/test_forked_copies.py",
+        "answer-unmarked", "a reply from any process is accepted, whichever call it answers", pool,
+        "read_frame", _accept_any_reply, test="tests/processes/test_forked_copies.py",
     ),
 )  # fmt: skip
 BY_NAME = {bug.name: bug for bug in BUGS}

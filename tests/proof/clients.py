@@ -1,4 +1,4 @@
-"""Who gives simulated workers something to do, and meddles with it: emits, sends, cancels, retries, pauses."""
+"""Simulated clients: enqueue runs, and emit, send, cancel, retry and pause while workers execute them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OURS = ("job", "limited", "rated", "threaded", "program")
 
 
 class Clients:
-    """The clients of one seed, all in one process that never dies."""
+    """The clients of one seed, in one process that never dies."""
 
     name = "client"
 
@@ -42,10 +42,10 @@ class Clients:
         self._lost: set[greenlet] = set()
         self._open_calls = 0
 
-    # What they do
+    # Calls
 
     def prepare(self) -> None:
-        """What will be done, and when."""
+        """Schedule all client calls."""
         self.environment.client.hooks = self
         rng = self.rng
         for at in range(rng.randint(2, 5)):
@@ -101,7 +101,7 @@ class Clients:
         self.runs.append(self.environment.tasks.culprit.enqueue("culprit", self.rng.choice((0, 1, 8))))
 
     def wanted_event(self, event: str) -> None:
-        """Someone begins to wait for this event. It comes soon, so that both are at it at once."""
+        """Emit an event soon after a run starts to wait for it, so that both race."""
         if event not in self.first:
             self.first[event] = 0
             seconds = self.rng.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
@@ -110,7 +110,7 @@ class Clients:
     def _emit(self, event: str, copy: int) -> None:
         self.first[event] += self.app.emit(event, f"{event} {copy}")
         if self.first[event] > 1:
-            self.sim.fail(f"two emits of {event} were the first")
+            self.sim.fail(f"two emits of {event} were accepted as the first")
 
     def _send(self) -> None:
         if self.runs:
@@ -147,15 +147,15 @@ class Clients:
         self.sim.pause(self.rng.uniform(0.1, 2))
         self.environment.client.store.queues.resume("default")
 
-    # The end
+    # Checks at the end
 
     def resolve_waits(self) -> None:
-        """Whatever is waited for comes now."""
+        """Emit all events and send all messages that runs may wait for."""
         for event in EVENTS:
             self._later(0.0, f"emit {event}", lambda e=event: self._emit(e, 9))
-        self._later(0.0, "send the rest", self._send_the_rest)
+        self._later(0.0, "send missing", self._send_missing)
 
-    def _send_the_rest(self) -> None:
+    def _send_missing(self) -> None:
         while self._open_calls > 1:
             self.sim.pause(0.2)
         for run in list(self.runs):
@@ -180,19 +180,19 @@ class Clients:
         rows = [row for row in self.sim.replica.runs() if row["finished_at"] is None or row["session"] is not None]
         names = ("id", "state", "held", "session", "fence", "attempt", "kind", "node", "pending", "ending", "parked_on")
         shown = [{name: row[name] for name in names if row[name] is not None} for row in rows]
-        return f"{self._open_calls} errands, {shown}"
+        return f"{self._open_calls} open calls, {shown}"
 
     def check_ends(self) -> None:
-        """How everything ended."""
+        """Check the end of every run, the permits and the messages."""
         for run in self.runs:
             row = self.sim.replica.run(str(run.id))
             if row is None:
-                self.sim.fail(f"run {run.id} is gone")
+                self.sim.fail(f"run {run.id} is missing")
             elif str(run.id) not in self.interfered and row["kind"] is None:
                 self._check_end(row)
         for id, row in self.sim.replica.rows["limits"].items():
             if row["used"]:
-                self.sim.fail(f"limit {id} has {row['used']} permits in use when all is over")
+                self.sim.fail(f"limit {id} has {row['used']} permits in use after the end")
         self._check_messages()
 
     def _check_end(self, row: dict[str, Any]) -> None:
@@ -205,10 +205,10 @@ class Clients:
         program = "what" in args
         if program and args["end"] == "fatal":
             if row["state"] != "failed":
-                self.sim.fail(f"run {row['id']} was to fail and is {row['state']}")
+                self.sim.fail(f"run {row['id']} should have failed and is {row['state']}")
             self._check_undone(row)
         elif row["state"] != "done" and not (code == "timeout" or (not program and row["failures"] >= 4)):
-            self.sim.fail(f"run {row['id']} is {row['state']} ({row['error']}) and was to be done")
+            self.sim.fail(f"run {row['id']} is {row['state']} ({row['error']}) and should be done")
         elif row["state"] == "done" and not program and row["result"] != f'"{args["name"]}"':
             self.sim.fail(f"run {row['id']} is done with {row['result']}")
 
@@ -217,25 +217,27 @@ class Clients:
         undone = {int(each["value"]) for each in rows if each["kind"] == "undone"}
         for each in rows:
             if each["undo"] and each["kind"] == "step" and each["n"] not in undone:
-                self.sim.fail(f"step {each['key']} of run {row['id']} was not undone")
+                self.sim.fail(f"step {each['key']} of run {row['id']} was not compensated")
 
     def _check_messages(self) -> None:
-        """Each was sent once."""
+        """Check that each message was stored once."""
         for run, sent in self.sent.items():
             got = sorted(int(row["payload"]) for row in self.sim.replica.of_run("messages", run))
             if got != [number for number in range(sent) if number not in self.unsent[run]]:
                 self.sim.fail(f"run {run} was sent {sent} messages but for {self.unsent[run]}, and has {got}")
 
     def may_lose(self, worker: Any) -> bool:
-        """Clients lose one connection in each of their errands: a call that fails twice may raise, and they are to know
-        what they did."""
+        """Return whether a connection may be lost now.
+
+        A client call loses at most one connection: a call that fails twice may raise, and then its effect is unknown.
+        """
         if worker is not None:
             return True
         lost_before = getcurrent() in self._lost
         self._lost.add(getcurrent())
         return not lost_before
 
-    # What their connections ask
+    # Hooks of their connections
 
     def before_transaction(self, what: str) -> None:
         self.sim.before_transaction(self.environment.client, None, what)

@@ -1,4 +1,4 @@
-"""The rules that may not break, checked at each commit of a simulation, over what changed in it."""
+"""The invariants of the simulation, checked at each commit on the rows that changed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.proof.replica import Change, Replica, Row
 FINAL = ("done", "failed", "cancelled", "skipped")
 DEATHS = ("crashed", "worker_lost")
 QUEUES_AGAIN = ("waiting", "moved", "restarted", "undoing")
-"""Ends of attempts after which a run queues behind those that are ready."""
+"""Ends of attempts after which a run queues behind ready ones."""
 
 
 class InvariantChecker:
-    """Says which rules a commit has broken."""
+    """Finds the invariants that a commit violates."""
 
     def __init__(self, replica: Replica, now: Callable[[], int]) -> None:
         self._replica = replica
         self._now = now
         self._before: dict[str, Row] = {}  # the sessions as they were before the commit
         self._runs_per_session: Counter[str] = Counter()  # running runs of each session before the commit
-        self._ready_at: dict[str, int] = {}  # since when a run has its place in the queue
+        self._ready_at: dict[str, int] = {}  # when a run got its position in the queue
 
     def check(self, changes: list[Change]) -> list[str]:
-        """Broken rules, in words."""
+        """Return a description of each violation."""
         self._before = {
             change.key[0]: change.old for change in changes if change.table == "workers" and change.old is not None
         }
@@ -58,12 +58,12 @@ class InvariantChecker:
         return violations
 
     def _alive(self, session: str | None) -> bool:
-        """Whether the lease of a session was alive when the transaction began."""
+        """Return whether the lease of a session was valid when the transaction began."""
         row = self._before.get(str(session)) or self._replica.rows["workers"].get((session,))
         return row is not None and row["lease_until"] > self._now()
 
     def _queue(self, old: Row | None, new: Row, records: list[Row]) -> None:
-        """Note since when a run has its place. One that is handed back, or whose worker died, keeps it."""
+        """Note when a run got its queue position. A released run, or one whose worker died, keeps it."""
         kinds = [record["kind"] for record in records]
         ends = [record["kind"] for record in records if record["fence"] is not None]
         if old is None:
@@ -77,7 +77,7 @@ class InvariantChecker:
             self._ready_at[new["id"]] = self._now() + 1
 
     def _order(self, run: Row) -> tuple[int, int, int]:
-        """In which order runs of a lane are claimed."""
+        """Return the sort key by which runs of a lane are claimed."""
         return -run["priority"], self._ready_at[run["id"]], run["seq"]
 
     # Runs
@@ -89,7 +89,7 @@ class InvariantChecker:
                 yield f"an unfinished run was deleted, {old['state']}"
             return
         if (new["state"] in FINAL) != (new["finished_at"] is not None):
-            yield "its state and its end don't fit"
+            yield "its state contradicts its end time"
         if old is None:
             return
         yield from self._claimed(old, new)
@@ -98,15 +98,15 @@ class InvariantChecker:
         if old["state"] in FINAL and new["state"] != old["state"] and "retried" not in kinds:
             yield f"it was {old['state']} and became {new['state']}"
         if old["state"] == "scheduled" and new["state"] == "ready" and old["due_at"] > self._now() and not records:
-            yield f"it began {old['due_at'] - self._now()} µs before its time"
+            yield f"it started {old['due_at'] - self._now()} µs before its time"
         if new["generation"] not in (old["generation"], old["generation"] + 1):
             yield "its generation jumped"
         if new["records"] - old["records"] != len(records):
-            yield f"{new['records'] - old['records']} records were counted, and {kinds} were written"
+            yield f"{new['records'] - old['records']} history entries were counted, but {kinds} were written"
         yield from self._charged(old, new, records)
 
     def _charged(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
-        """A death is charged to a run that was alone in its process, or whose own session reported it."""
+        """Check that a death is charged only to a run that was alone or that its own session reported."""
         reported = any(record["kind"] == "crashed" and record["fence"] == old["fence"] for record in records)
         together = self._runs_per_session[old["session"]]
         if new["crashes"] > old["crashes"] + 1:
@@ -123,7 +123,7 @@ class InvariantChecker:
         return len(ends) > 1 and all(kind in DEATHS for kind in ends[-2:])
 
     def _isolated_groups(self, changes: list[Change]) -> Iterator[str]:
-        """Isolated runs are claimed apart from others, as many of them as may share a process."""
+        """Check that isolated runs are claimed separately, at most as many as may share a process."""
         claimed = [change.old for change in changes if change.old is not None and is_claim(change)]
         bounds = {run["isolation"] for run in claimed}
         if any(bounds) and (len(bounds) > 1 or len(claimed) > min(bounds)):
@@ -138,52 +138,52 @@ class InvariantChecker:
         if not begins:
             return
         if not self._alive(new["session"]):
-            yield f"session {new['session']} claimed it after the end of its lease"
+            yield f"session {new['session']} claimed it after its lease expired"
         if old["held"] not in (None, "isolated") or old["session"] is not None:
-            yield f"it was claimed while held ({old['held']}) or in the hands of {old['session']}"
+            yield f"it was claimed while held ({old['held']}) or owned by {old['session']}"
         if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
             yield f"its attempt went from {old['attempt']} to {new['attempt']}"
         if old["held"] is None:
             if old["isolation"] is not None:
-                yield "it is isolated, and was claimed as others are"
+                yield "it is isolated, but was claimed like other runs"
             yield from self._in_order(new)
 
     def _in_order(self, new: Row) -> Iterator[str]:
-        """A run begins when nobody is at a predecessor of its unique name, and after those that come first."""
+        """Check that a run starts after its predecessors: those of its unique name and those ahead in the queue."""
         for other in self._replica.runs():
             same_name = new["unique_name"] is not None and other["unique_name"] == new["unique_name"]
             if same_name and other is not new and other["session"] is not None:
-                yield f"it began while {other['session']} was still at another run of its unique name"
+                yield f"it started while {other['session']} held another run of its unique name"
             claimable = other["lane"] == new["lane"] and other["state"] == "ready" and other["held"] is None
             if claimable and self._order(other) < self._order(new):
-                yield f"it was claimed before run {other['id']}, which comes first"
+                yield f"it was claimed before run {other['id']}, which is ahead of it"
 
     def _released(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
-        """A running run is left by its holder, whose lease is alive, by its recovery, or from outside."""
+        """Check who ended an attempt: its owner with a valid lease, recovery, or an outside action."""
         if old["session"] is not None and new["session"] not in (None, old["session"]):
             yield f"it went from session {old['session']} to {new['session']}"
         if old["state"] != "running" or new["state"] == "running":
             return
         if old["fence"] != new["fence"]:
-            yield "it was left and claimed in one transaction"
+            yield "it was released and claimed in one transaction"
         by_holder = [record for record in records if record["fence"] == old["fence"]]
         if by_holder:
             if not self._alive(old["session"]):
-                yield f"session {old['session']} ended it ({by_holder[-1]['kind']}) after the end of its lease"
+                yield f"session {old['session']} ended it ({by_holder[-1]['kind']}) after its lease expired"
         elif any(record["kind"] in ("crashed", "worker_lost") for record in records):
             yield from self._recovered(old, new)
         elif not any(record["kind"] in ("cancelled", "failed", "undoing") for record in records):
-            yield f"it became {new['state']} without a record"
+            yield f"it became {new['state']} without a history entry"
         elif new["session"] != old["session"]:
-            yield "it was ended from outside, and its worker's mark is gone"
+            yield "it was ended from outside and lost its session"
 
     def _recovered(self, old: Row, new: Row) -> Iterator[str]:
         if self._alive(old["session"]):
-            yield f"it was recovered while the lease of {old['session']} was alive"
+            yield f"it was recovered while the lease of {old['session']} was valid"
         if new["crashes"] > new["max_crashes"] and new["state"] != "failed":
-            yield f"it crashed {new['crashes']} times and goes on"
+            yield f"it crashed {new['crashes']} times and continues"
 
-    # What durable functions leave
+    # Durable functions
 
     def _checkpoints(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new
@@ -196,11 +196,11 @@ class InvariantChecker:
             yield "a checkpoint without a run"
             return
         if run["fence"] != new["fence"] or run["generation"] != new["generation"]:
-            yield f"it was written under fence {new['fence']}, when that was {run['fence']}"
+            yield f"it was written with fence {new['fence']} instead of {run['fence']}"
         if run["state"] != "running" and not (run["ending"] is not None and new["undo"]):
             yield f"it was written while its run was {run['state']}"
         if not self._alive(run["session"]):
-            yield f"session {run['session']} wrote it after the end of its lease"
+            yield f"session {run['session']} wrote it after its lease expired"
         if new["kind"] in ("step", "transaction"):
             for other in self._replica.of_run("checkpoints", new["run"]):
                 same = (other["generation"], other["key"]) == (new["generation"], new["key"])
@@ -215,9 +215,9 @@ class InvariantChecker:
             yield "the time of a wait was changed"
         settled = old is not None and old["outcome"] is not None and new["outcome"] is not None
         if settled and (old["outcome"], old["value"]) != (new["outcome"], new["value"]):
-            yield f"what came of it was {old['outcome']}, and then {new['outcome']}"
+            yield f"its outcome changed from {old['outcome']} to {new['outcome']}"
         if new["outcome"] == "due" and (old is None or old["outcome"] is None) and new["due_at"] > self._now():
-            yield f"it came due {new['due_at'] - self._now()} µs before its time"
+            yield f"it was resolved {new['due_at'] - self._now()} µs before its time"
 
     def _events(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new
@@ -239,26 +239,26 @@ class InvariantChecker:
         if change.new is not None and change.old is None:
             run = self._replica.run(change.new["run"])
             if run is None or change.new["n"] > run["records"]:
-                yield "a record beyond the count of its run"
+                yield "a history entry exceeds the count of its run"
 
     def _workers(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new
         renewed = old is not None and new is not None and new["lease_until"] != old["lease_until"]
         if renewed and old["lease_until"] <= self._now():
-            yield "a lease that was over was renewed"
+            yield "an expired lease was renewed"
         if new is None:
             for run in self._replica.runs():
                 if run["session"] == change.key[0]:
-                    yield f"a session was forgotten that run {run['id']} names"
+                    yield f"a session was deleted that run {run['id']} refers to"
 
     def _effects(self, change: Change) -> Iterator[str]:
         if change.new is not None:
             run, name, _ = change.key
             same = [row for row in self._replica.of_run("effects", run) if row["name"] == name]
             if len(same) > 1:
-                yield f"the transaction {name} was carried out {len(same)} times"
+                yield f"the transaction {name} took effect {len(same)} times"
 
-    # What must hold of all that is waited for
+    # Waits
 
     def _waiting(self, id: str) -> Iterator[str]:
         run = self._replica.run(id)
@@ -267,11 +267,11 @@ class InvariantChecker:
         waits = [wait for wait in self._replica.of_run("waits", id) if wait["generation"] == run["generation"]]
         if run["state"] == "waiting":
             if any(wait["outcome"] is not None for wait in waits):
-                yield "it waits though something came that it waited for"
+                yield "it waits although a wait is resolved"
             if not waits:
                 yield "it waits for nothing"
             if run["session"] is not None and run["held"] is None:
-                yield "it waits in the hands of a worker"
+                yield "it waits but has a session"
         if run["state"] not in FINAL:
             for wait in waits:
                 if wait["outcome"] is None:
@@ -281,7 +281,7 @@ class InvariantChecker:
         if wait["kind"] == "message":
             free = [row for row in self._replica.of_run("messages", id) if row["taken_by"] is None]
             if any(row["topic"] == wait["target"] for row in free):
-                yield f"it waits for a message of {wait['target']} that is there"
+                yield f"it waits for a message of {wait['target']} that exists"
         elif wait["kind"] == "children":
             unfinished = [
                 child
@@ -311,7 +311,7 @@ class InvariantChecker:
                 held.update(msgspec.json.decode(run["limits"]))
         for place, limit in self._replica.rows["limits"].items():
             if limit["used"] != held[place[0]]:
-                yield f"limit {place[0]}: {limit['used']} permits are counted, and {held[place[0]]} are held"
+                yield f"limit {place[0]}: {limit['used']} permits are counted, but {held[place[0]]} are held"
             settings = self._replica.rows["limit_settings"].get((limit["name"],))
             if settings is not None and settings["concurrency"] is not None and limit["used"] > settings["concurrency"]:
                 yield f"limit {place[0]}: {limit['used']} permits of {settings['concurrency']}"
@@ -327,7 +327,7 @@ class InvariantChecker:
         nodes = [run for run in self._replica.runs() if run["parent"] == graph["id"] and run["node"] is not None]
         unfinished = [node for node in nodes if node["finished_at"] is None]
         if graph["state"] == "waiting" and graph["pending"] != len(unfinished):
-            yield f"graph {graph['id']}: {graph['pending']} nodes are counted, and {len(unfinished)} are unfinished"
+            yield f"graph {graph['id']}: {graph['pending']} nodes are counted, but {len(unfinished)} are unfinished"
         if graph["state"] == "done" and unfinished:
             yield f"graph {graph['id']} is done, with {len(unfinished)} unfinished nodes"
         open_needs: Counter[str] = Counter()
@@ -337,13 +337,13 @@ class InvariantChecker:
         for node in nodes:
             left = open_needs[node["id"]]
             if node["state"] == "blocked" and (node["pending"] != left or not left):
-                yield f"node {node['node']} counts {node['pending']} that it needs, of which {left} are unfinished"
+                yield f"node {node['node']} counts {node['pending']} open dependencies instead of {left}"
             if node["state"] in ("ready", "running", "waiting", "scheduled") and left and node["ending"] is None:
-                yield f"node {node['node']} is {node['state']} before {left} that it needs have ended"
+                yield f"node {node['node']} is {node['state']} before {left} of its dependencies have ended"
 
 
 def is_claim(change: Change) -> bool:
-    """Whether a run was claimed."""
+    """Return whether the change is a claim."""
     old, new = change.old, change.new
     if change.table != "runs" or old is None or new is None:
         return False

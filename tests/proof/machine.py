@@ -1,4 +1,4 @@
-"""A state machine that does the same to the model and to stores, and compares all that they say and keep."""
+"""A Hypothesis state machine that applies operations to the model and to stores and compares replies and state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
 from holdfast.store import End, NewRun
-from holdfast.store.commands import RUN_LOST, NewCheckpoint, WaitCommand, WaitOutcome, WaitRegistered
-from holdfast.store.commands import RunToken as HeldRun
+from holdfast.store.commands import RUN_LOST, NewCheckpoint, RunToken, WaitCommand, WaitOutcome, WaitRegistered
 from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.waits import event_target
-from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, Held, Model
+from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, HeldClaim, Model
 from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreHarness
 
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
@@ -31,7 +30,7 @@ PICK = st.integers(0, 5)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Operations by chance. `harnesses` are the stores that have to agree with the model, and so with each other."""
+    """Random operations. The stores of `harnesses` have to agree with the model, and so with each other."""
 
     harnesses: tuple[StoreHarness, ...] = ()
 
@@ -43,8 +42,8 @@ class StoreMachine(RuleBasedStateMachine):
             harness.clock.now = self.harnesses[0].clock.now
             harness.store.limits.declare([("few", CAP, None)])
         self.model = Model(self.harnesses[0].clock.now)
-        self.claims: list[Held] = []
-        self.ended: set[Held] = set()
+        self.claims: list[HeldClaim] = []
+        self.ended: set[HeldClaim] = set()
         self.sessions: dict[str, str] = {}
         self.numbers = 0
         for name in SESSIONS:
@@ -57,18 +56,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.numbers += 1
         return self.numbers
 
-    def each(self, wanted: Any, call: Any) -> None:
-        """Every store says what the model says."""
+    def compare(self, wanted: Any, call: Any) -> None:
+        """Check that every store replies as the model does."""
         for harness in self.harnesses:
-            said = call(harness)
-            assert said == wanted, f"{harness.store.database.dialect.name} said {said!r}, the model {wanted!r}"
+            reply = call(harness)
+            assert reply == wanted, f"{harness.store.database.dialect.name} replied {reply!r}, the model {wanted!r}"
 
     def run(self, pick: int) -> str:
-        """Some run; those that were claimed last are more interesting than others."""
+        """Pick a run, preferably one that was claimed recently."""
         ids = [*dict.fromkeys(held.id for held in reversed(self.claims[-3:])), *self.model.runs]
         return ids[pick % len(ids)]
 
-    def held(self, pick: int) -> Held:
+    def held(self, pick: int) -> HeldClaim:
         return self.claims[-1 - pick % len(self.claims)]
 
     # Sessions and time
@@ -81,17 +80,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
     def heartbeats(self, name: str, after: int | None) -> None:
-        """One, and perhaps another one later."""
+        """Renew a lease once, or again after some time."""
         self.heartbeat(name)
         if after is not None:
             self.time_passes(after, tick=False, recover=False)
             self.heartbeat(name)
 
     def heartbeat(self, name: str) -> None:
-        """A lease that ran out can't be renewed: then there is a new session."""
+        """Renew a lease; if it has expired, open a new session."""
         session = self.sessions[name]
         alive = self.model.renew(session)
-        self.each(alive, lambda harness: harness.store.sessions.renew(session, LEASE))
+        self.compare(alive, lambda harness: harness.store.sessions.renew(session, LEASE))
         if not alive:
             self.open(name)
 
@@ -105,7 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
         for harness in self.harnesses:
             harness.clock.now += micros
         if tick:
-            self.timekeeper()
+            self.run_timers()
         if recover:
             self.recover()
 
@@ -114,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         for harness in self.harnesses:
             harness.store.sessions.recover(harness.store.sessions.find_dead(), CRASHED)
 
-    def timekeeper(self) -> None:
+    def run_timers(self) -> None:
         self.model.tick()
         for harness in self.harnesses:
             timers = harness.store.timers
@@ -124,7 +123,7 @@ class StoreMachine(RuleBasedStateMachine):
             timers.release_held()
             timers.wake_event_waiters()
 
-    # Making runs
+    # Creation
 
     @rule(
         priority=st.sampled_from((0, 0, 5)),
@@ -147,11 +146,11 @@ class StoreMachine(RuleBasedStateMachine):
                 deadline_in=deadline, unique=unique, limits=LIMITS if limited else None,
             )  # fmt: skip
 
-        self.each([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
+        self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
 
     @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
     def submit(self, shape: tuple[int, ...]) -> None:
-        """The first node needs nothing; each bit of a number is a node before it that the next one needs."""
+        """Submit a graph. Each number of the shape is a bit mask of the earlier nodes that the next node needs."""
         graph = str(new_id())
         ids = [str(new_id()) for _ in range(len(shape) + 1)]
         needs = [()] + [tuple(ids[at] for at in range(index + 1) if bits >> at & 1) for index, bits in enumerate(shape)]
@@ -163,10 +162,10 @@ class StoreMachine(RuleBasedStateMachine):
             ]
             harness.store.graphs.submit(NewRun(graph, GRAPH_QUEUE, "graph", "{}", DAY), NewGraph(nodes))
 
-    # Working
+    # Claims and ends
 
     @rule(
-        name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)),  # which both stores claim alike
+        name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)),  # numbers that both stores claim alike
         limited=st.booleans(),
         new=st.sampled_from((None, "any", "unique")),
     )  # fmt: skip
@@ -179,11 +178,11 @@ class StoreMachine(RuleBasedStateMachine):
 
         def claimed(harness: StoreHarness) -> list[tuple[str, int]]:
             lanes = [harness.lane("limited" if limited else "task")]
-            parts = harness.store.claims
-            found = (parts.claim_limited if limited else parts.claim)(session, lanes, wanted)
+            claims_of_store = harness.store.claims
+            found = (claims_of_store.claim_limited if limited else claims_of_store.claim)(session, lanes, wanted)
             return [(claim.id, claim.fence) for claim in found]
 
-        self.each([(held.id, held.fence) for held in claims], claimed)
+        self.compare([(held.id, held.fence) for held in claims], claimed)
 
     @rule(name=st.sampled_from(SESSIONS), most=st.sampled_from((1, 4)))
     def claim_isolated(self, name: str, most: int) -> None:
@@ -195,13 +194,13 @@ class StoreMachine(RuleBasedStateMachine):
             lanes = [harness.lane("limited"), harness.lane("task")]
             return [(claim.id, claim.fence) for claim in harness.store.claims.claim_isolated(session, lanes, most)]
 
-        self.each([(held.id, held.fence) for held in claims], claimed)
+        self.compare([(held.id, held.fence) for held in claims], claimed)
 
     @rule(
         name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)), limited=st.booleans(), isolated=st.booleans()
     )
     def die(self, name: str, wanted: int, limited: bool, isolated: bool) -> None:
-        """A session dies with what it has just claimed, and is recovered."""
+        """Let a session die with its claimed runs and recover them."""
         self.heartbeat(name)
         self.claim(name, wanted, limited, new=None)
         if isolated:
@@ -213,12 +212,14 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, together=st.sampled_from((1, 2, 9)), isolate=st.sampled_from((None, False, True)))
     def crash(self, pick: int, together: int, isolate: bool | None) -> None:
-        """A session that lives on reports the death of an attempt's code."""
+        """Let a live session report that the process of an attempt died."""
         held = self.held(pick)
         counts = self.model.crash(held, together=together, isolate=isolate)
         before = held in self.ended and self.model.alive(held.session)
         end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", runs_in_process=together, isolate=isolate)
-        self.each(counts or before, lambda harness: end.claim in harness.store.attempts.crash(held.session, [end])[0])
+        self.compare(
+            counts or before, lambda harness: end.claim in harness.store.attempts.crash(held.session, [end])[0]
+        )
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
@@ -226,11 +227,11 @@ class StoreMachine(RuleBasedStateMachine):
     def end(self, pick: int, kind: str, still_running: bool, in_tree: bool) -> None:
         self.end_one(self.held(pick), kind, still_running, in_tree)
 
-    def end_one(self, held: Held, kind: str, still_running: bool, in_tree: bool) -> None:
+    def end_one(self, held: HeldClaim, kind: str, still_running: bool, in_tree: bool) -> None:
         run = self.model.runs[held.id]
         in_tree = in_tree or run.graph is not None or bool(run.waits or run.steps)
         counts = self.model.end(held, kind, still_running=still_running)
-        before = held in self.ended  # an end that was written before its answer got lost counts
+        before = held in self.ended  # an end is accepted again, as after a lost reply
         ended = End(
             held.id, 0, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
             error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
@@ -243,56 +244,56 @@ class StoreMachine(RuleBasedStateMachine):
                 held.session, [replace(ended, seq=harness.row(held.id)["seq"])]
             )
 
-        self.each(counts or before, write)
+        self.compare(counts or before, write)
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
-    @rule(pick=PICK, says=st.sampled_from(("record", "end", "let go")), family=st.booleans())
-    def say_something_late(self, pick: int, says: str, family: bool) -> None:
-        """A run is lost to its session, and claimed by it again; then its old attempt says something."""
+    @rule(pick=PICK, write=st.sampled_from(("record", "end", "release")), in_tree=st.booleans())
+    def write_late(self, pick: int, write: str, in_tree: bool) -> None:
+        """Let a session lose a run and claim it again, then write for the old attempt."""
         held = self.held(pick)
         if self.model.has(held):
             self.cancel_one(held.id)
             self.retry_one(held.id)
-            self.let_go_of(held)
+            self.release_one(held)
             self.claim(held.session[0], 4, self.model.runs[held.id].limited, new=None)
-        if says == "record":
+        if write == "record":
             self.record_one(held, repeat=False)
-        elif says == "end":
-            self.end_one(held, "failed", False, family)
+        elif write == "end":
+            self.end_one(held, "failed", False, in_tree)
         else:
-            self.let_go_of(held)
+            self.release_one(held)
 
     @precondition(lambda self: self.claims)
     @rule(pick=PICK)
-    def let_go(self, pick: int) -> None:
-        self.let_go_of(self.held(pick))
+    def release(self, pick: int) -> None:
+        self.release_one(self.held(pick))
 
-    def let_go_of(self, held: Held) -> None:
-        counts = self.model.let_go(held)
-        self.each(int(counts), lambda harness: harness.store.attempts.release(held.session, [(held.id, held.fence)]))
+    def release_one(self, held: HeldClaim) -> None:
+        counts = self.model.release(held)
+        self.compare(int(counts), lambda harness: harness.store.attempts.release(held.session, [(held.id, held.fence)]))
 
     # Durable functions
 
-    def of(self, held: Held, harness: StoreHarness) -> HeldRun:
-        return HeldRun(held.id, harness.row(held.id)["seq"], held.fence, 0)
+    def of(self, held: HeldClaim, harness: StoreHarness) -> RunToken:
+        return RunToken(held.id, harness.row(held.id)["seq"], held.fence, 0)
 
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, repeat=st.booleans())
     def record(self, pick: int, repeat: bool) -> None:
         self.record_one(self.held(pick), repeat)
 
-    def record_one(self, held: Held, repeat: bool) -> None:
+    def record_one(self, held: HeldClaim, repeat: bool) -> None:
         n = self.number()
         counts = self.model.record(held, n, f'"{n}"')
 
         def write(harness: StoreHarness) -> bool:
             record = NewCheckpoint(*self.of(held, harness), n, f"step {n}", "step", f'"{n}"')
-            if repeat:  # as after a lost answer
+            if repeat:  # as after a lost reply
                 harness.store.journal.record(held.session, [record])
             return harness.store.journal.record(held.session, [record]) != [RUN_LOST]
 
-        self.each(counts, write)
+        self.compare(counts, write)
 
     @precondition(lambda self: self.claims)
     @rule(
@@ -304,19 +305,19 @@ class StoreMachine(RuleBasedStateMachine):
         held, (kind, name), n = self.held(pick), what, self.number()
         delay = SECOND if kind == "sleep" else delay
         if kind == "event" and name is None:
-            name = f"event {n}"  # one that nobody has emitted
+            name = f"event {n}"  # an event that is never emitted
         key = f"{kind} {name} {key}"
         wanted = self.model.wait(held, kind, key, name, delay, n)
         target = event_target(None, str(name)) if kind == "event" else name
 
-        def asked(harness: StoreHarness) -> str:
+        def register(harness: StoreHarness) -> str:
             command = WaitCommand(self.of(held, harness), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
             (reply,) = harness.store.journal.write(held.session, [command])
             if isinstance(reply, WaitOutcome):
                 return reply.kind
             return "open" if isinstance(reply, WaitRegistered) else "lost"
 
-        self.each(wanted, asked)
+        self.compare(wanted, register)
         if suspend:
             self.suspend(pick)
 
@@ -329,19 +330,19 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.suspend(held)
         end = End(held.id, 0, held.fence, "waiting", "waiting", in_tree=True)
         before = held in self.ended
-        self.each(counts or before, lambda harness: end.claim in harness.store.attempts.end(held.session, [end]))
+        self.compare(counts or before, lambda harness: end.claim in harness.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()
 
-    # From outside
+    # Actions of clients and operators
 
     @rule(pick=PICK)
     def emit(self, pick: int) -> None:
-        """An event, most likely one that is waited for."""
+        """Emit an event, preferably one that a run waits for."""
         waits = [wait for run in self.model.runs.values() for wait in run.waits.values() if wait.kind == "event"]
         names = [*(str(wait.target) for wait in waits[-3:]), "dawn"]
         event, payload = names[pick % len(names)], str(self.number())
         first = self.model.emit(event, payload)
-        self.each(first, lambda harness: harness.store.events.emit(None, event, payload))
+        self.compare(first, lambda harness: harness.store.events.emit(None, event, payload))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
@@ -356,7 +357,7 @@ class StoreMachine(RuleBasedStateMachine):
                 return False
             return True
 
-        self.each(sent, send)
+        self.compare(sent, send)
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK, then=st.sampled_from((None, "retry", "successor")))
@@ -370,7 +371,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)
-        self.each(ended, lambda harness: harness.store.actions.cancel(id, CANCELLED))
+        self.compare(ended, lambda harness: harness.store.actions.cancel(id, CANCELLED))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
@@ -388,23 +389,23 @@ class StoreMachine(RuleBasedStateMachine):
             except (RunFinished, GraphError):
                 return "refused"
 
-        self.each(wanted, retry)
+        self.compare(wanted, retry)
 
-    # Comparing
+    # Comparison
 
     @invariant()
-    def stores_keep_what_the_model_keeps(self) -> None:
+    def stores_match_the_model(self) -> None:
         model = getattr(self, "model", None)
         if model is None:
             return
-        wanted = self.as_the_model_has_it(model)
+        wanted = self.model_state(model)
         for harness in self.harnesses:
-            kept = self.as_a_store_has_it(harness)
+            kept = self.store_state(harness)
             for what, rows in wanted.items():
                 assert kept[what] == rows, f"{harness.store.database.dialect.name}: {what}"
 
     @staticmethod
-    def as_the_model_has_it(model: Model) -> dict[str, Any]:
+    def model_state(model: Model) -> dict[str, Any]:
         runs = model.runs.values()
         return {
             "runs": {
@@ -429,7 +430,7 @@ class StoreMachine(RuleBasedStateMachine):
         }  # fmt: skip
 
     @staticmethod
-    def as_a_store_has_it(harness: StoreHarness) -> dict[str, Any]:
+    def store_state(harness: StoreHarness) -> dict[str, Any]:
         runs = harness.sql(
             "select id, kind, state, held, session, fence, attempt, failures, crashes,"
             " deaths, isolation, case when finished_at is null then due_at end from {schema}runs"

@@ -1,6 +1,6 @@
-"""What the store is to do, as a small model in plain Python: runs, leases, events, messages, graphs and limits.
+"""A model of the store in plain Python: runs, leases, events, messages, graphs and limits.
 
-Nothing here is quick, and nothing knows SQL: it says what is right. Times are microseconds.
+It specifies the correct behavior without SQL and without regard to speed. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FINAL = ("done", "failed", "cancelled", "skipped")
 
 @dataclass
 class Wait:
-    """What a run waits for. `outcome`: what came of it, with its value."""
+    """A wait of a run; `outcome` is its kind and value once resolved."""
 
     kind: str
     target: str | None
@@ -36,7 +36,7 @@ class Run:
     seq: int
     priority: int = 0
     turn: int = 0
-    """When it became ready: runs of one priority are claimed in this order."""
+    """When it became ready; runs of one priority are claimed in this order."""
     state: str = "ready"
     held: str | None = None
     due_at: int | None = None
@@ -47,9 +47,9 @@ class Run:
     failures: int = 0
     crashes: int = 0
     deaths: int = 0
-    """How often in a row its process died with it, whoever caused that."""
+    """Consecutive deaths of its process, regardless of the cause."""
     isolation: int | None = None
-    """How many runs may share a process with it while it is suspected to kill its process, itself included."""
+    """Maximum number of runs in its process, including itself, while it is suspected of killing the process."""
     resumed: bool = False
     limited: bool = False
     unique: str | None = None
@@ -64,12 +64,15 @@ class Run:
         return self.state in FINAL
 
     def clear_suspicion(self) -> None:
-        """It ended in an orderly way, or begins anew."""
+        """Reset after an orderly end or a retry."""
         self.deaths, self.isolation = 0, None
 
     def die(self, together: int, isolate: bool | None = None) -> None:
-        """Its process died with so many runs in it. A run that died alone is charged, and fails when that happened too
-        often; one that dies twice in a row is isolated. `isolate` says otherwise: at once, or not at all."""
+        """Apply the death of a process in which `together` runs were running.
+
+        A run that died alone is charged, and fails after too many charges. A run that dies twice in a row is isolated;
+        `isolate` overrides that: True isolates at once, False never.
+        """
         fails = together == 1 and self.crashes >= MAX_CRASHES
         suspected = not fails and (self.deaths > 0 if isolate is None else isolate)
         self.crashes += together == 1
@@ -86,8 +89,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A claim, as a worker remembers it, whatever has become of the run since."""
+class HeldClaim:
+    """A claim as the worker remembers it; it may be out of date."""
 
     id: str
     session: str
@@ -95,7 +98,7 @@ class Held:
 
 
 class Model:
-    """The store as it should be."""
+    """The expected state of the store."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -120,7 +123,7 @@ class Model:
         return True
 
     def recover(self) -> None:
-        """Runs of dead sessions go back, charged with the death if they were alone; what had ended is let go."""
+        """Return runs of dead sessions, charging those that ran alone; release those that had ended."""
         returned = False
         lost = [run for run in self._runs() if run.session is not None and not self.alive(run.session)]
         together = Counter(run.session for run in lost)
@@ -131,17 +134,17 @@ class Model:
                 if run.final:
                     self._ended(run)
             else:
-                self._release(run)
+                self._clear_session(run)
         self.leases = {session: until for session, until in self.leases.items() if until > self.now}
         if returned:
             self._permits_returned()
 
-    # Making runs
+    # Creation
 
     def add(
         self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None
     ) -> str:
-        """A new run; or the unfinished one of its unique name."""
+        """Create a run, or return the unfinished one with its unique name."""
         for other in self._runs():
             if unique is not None and other.unique == unique and not other.final:
                 return other.id
@@ -159,33 +162,32 @@ class Model:
         return run
 
     def _predecessor(self, run: Run) -> bool:
-        """Whether someone is still at a finished run of the same unique name."""
+        """Return whether a session still holds a finished run of the same unique name."""
         return run.unique is not None and any(
             other.unique == run.unique and other.final and other.session is not None for other in self._runs()
         )
 
     def submit(self, graph: str, nodes: dict[str, tuple[str, ...]]) -> None:
-        """A graph of nodes, each with those that it needs, which come before it."""
+        """Create a graph of nodes with their dependencies, which precede them."""
         self.graphs[graph] = "waiting"
         self.seq += 1
         for id, needs in nodes.items():
             run = self._new(id, graph=graph, needs=needs)
             run.state = "blocked" if needs else "ready"
 
-    # Working
+    # Claims and ends
 
-    def claim(self, session: str, wanted: int, *, limited: bool) -> list[Held]:
-        """The first ready runs, by priority, then by the time at which they became ready."""
+    def claim(self, session: str, wanted: int, *, limited: bool) -> list[HeldClaim]:
+        """Claim the first ready runs, by priority, then by the time at which they became ready."""
         if not self.alive(session):
             return []
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
         return self._begin(session, sorted(ready, key=_order)[:wanted])
 
-    def claim_isolated(self, session: str, most: int) -> list[Held]:
-        """The isolated run that was there first, with those that may share a process with it: runs of the same bound,
-        as many as that allows."""
+    def claim_isolated(self, session: str, most: int) -> list[HeldClaim]:
+        """Claim the first isolated run and others with the same bound, as many as may share a process."""
         isolated = [run for run in self._runs() if run.state == "ready" and run.held == "isolated"]
-        isolated.sort(key=lambda run: run.deaths)  # equal ones stay in the order of arrival
+        isolated.sort(key=lambda run: run.deaths)  # the sort is stable: equal runs stay in order of arrival
         if not self.alive(session) or not isolated:
             return []
         bound = isolated[0].isolation
@@ -193,8 +195,8 @@ class Model:
         group = [run for run in isolated if run.isolation == bound]
         return sorted(self._begin(session, group[: min(most, bound)]), key=lambda held: _order(self.runs[held.id]))
 
-    def _begin(self, session: str, runs: list[Run]) -> list[Held]:
-        """Those with a limit only while there is room for them: the others are parked."""
+    def _begin(self, session: str, runs: list[Run]) -> list[HeldClaim]:
+        """Start the runs, and park those whose limit is reached."""
         claims = []
         for run in runs:
             if run.limited and self.used() >= CAP:
@@ -203,27 +205,27 @@ class Model:
             run.attempt += not run.resumed
             run.fence += 1
             run.state, run.held, run.session, run.resumed, run.due_at = "running", None, session, False, None
-            claims.append(Held(run.id, session, run.fence))
+            claims.append(HeldClaim(run.id, session, run.fence))
         return claims
 
     def used(self) -> int:
-        """Permits: a run has one as long as someone is at it."""
+        """Return the number of permits in use; a run holds one while a session holds the run."""
         return sum(run.limited and run.session is not None for run in self._runs())
 
     def _permits_returned(self) -> None:
-        """As many that wait for a permit may be tried as there is room for."""
+        """Unpark as many runs as there are free permits."""
         parked = sorted((run for run in self._runs() if run.held == "full"), key=_order)
         for run in parked[: max(CAP - self.used(), 0)]:
             run.held = None if run.isolation is None else "isolated"
 
-    def has(self, held: Held) -> bool:
-        """Whether the run is still that session's, under that fence, and its lease alive."""
+    def has(self, held: HeldClaim) -> bool:
+        """Return whether the session still holds the run under this fence, with a valid lease."""
         run = self.runs[held.id]
         ours = (run.session, run.fence, run.state) == (held.session, held.fence, "running")
         return ours and self.alive(held.session)
 
-    def end(self, held: Held, kind: str, *, still_running: bool) -> bool:
-        """An attempt ends; False when the run isn't its any more."""
+    def end(self, held: HeldClaim, kind: str, *, still_running: bool) -> bool:
+        """End an attempt; return False if its claim is lost."""
         if not self.has(held):
             return False
         run = self.runs[held.id]
@@ -241,18 +243,18 @@ class Model:
             self._permits_returned()
         return True
 
-    def let_go(self, held: Held) -> bool:
-        """Author code that outlived its run has ended. It needs no lease: nothing else is said by it."""
+    def release(self, held: HeldClaim) -> bool:
+        """Release a run whose code outlived its end. This needs no valid lease, because it writes nothing else."""
         run = self.runs[held.id]
         if (run.session, run.fence) != (held.session, held.fence) or run.state == "running":
             return False
-        self._release(run)
+        self._clear_session(run)
         if run.limited:
             self._permits_returned()
         return True
 
-    def crash(self, held: Held, *, together: int, isolate: bool | None) -> bool:
-        """A session reports that the code of an attempt died, while the session lives on."""
+    def crash(self, held: HeldClaim, *, together: int, isolate: bool | None) -> bool:
+        """Record the death of an attempt that its live session reports."""
         if not self.has(held):
             return False
         run = self.runs[held.id]
@@ -264,17 +266,17 @@ class Model:
         return True
 
     @staticmethod
-    def _release(run: Run) -> None:
-        """Nobody is at it any more."""
+    def _clear_session(run: Run) -> None:
+        """Remove the session from a run."""
         run.session = None
         run.held = None if run.held == "quiescing" else run.held
 
     def _ended(self, run: Run) -> None:
-        """What follows from the end of a node: the next ones begin, or are skipped; the graph ends."""
+        """Apply the end of a node: release or skip the next nodes and end the graph."""
         if run.graph is None:
             return
         nodes = [node for node in self._runs() if node.graph == run.graph]
-        for node in nodes:  # in the order of arrival: what a node needs comes before it
+        for node in nodes:  # in order of arrival: dependencies precede their nodes
             ends = [self.runs[needed].state for needed in node.needs]
             if node.state == "blocked" and all(end in FINAL for end in ends):
                 node.state = "ready" if all(end == "done" for end in ends) else "skipped"
@@ -282,22 +284,22 @@ class Model:
             bad = any(node.state in ("failed", "cancelled") for node in nodes)
             self.graphs[run.graph] = "failed" if bad else "done"
 
-    # What durable functions say
+    # Durable functions
 
-    def record(self, held: Held, n: int, value: str) -> bool:
-        """A checkpoint. One that this claim wrote before counts."""
+    def record(self, held: HeldClaim, n: int, value: str) -> bool:
+        """Write a checkpoint; repeating it is accepted."""
         if not self.has(held):
             return False
         self.runs[held.id].steps[n] = value
         return True
 
-    def wait(self, held: Held, kind: str, key: str, target: str | None, delay: int | None, n: int) -> str:
-        """Wait for something: `lost`, `open`, or what it came to at once, which is on record then."""
+    def wait(self, held: HeldClaim, kind: str, key: str, target: str | None, delay: int | None, n: int) -> str:
+        """Register a wait and return `lost`, `open` or the outcome, which is recorded then."""
         if not self.has(held):
             return "lost"
         run = self.runs[held.id]
         known = run.waits.get(key)
-        outcome = known.outcome if known is not None else self._look(run, kind, key, target)
+        outcome = known.outcome if known is not None else self._find_outcome(run, kind, key, target)
         if outcome is not None:
             run.waits.pop(key, None)
             run.steps[n] = outcome[0]
@@ -306,7 +308,7 @@ class Model:
             run.waits[key] = Wait(kind, target, None if delay is None else self.now + delay, self.now)
         return "open"
 
-    def _look(self, run: Run, kind: str, key: str, target: str | None) -> tuple[str, str | None] | None:
+    def _find_outcome(self, run: Run, kind: str, key: str, target: str | None) -> tuple[str, str | None] | None:
         if kind == "event" and target in self.events:
             return "event", self.events[target]
         if kind == "message":
@@ -316,8 +318,8 @@ class Model:
                     return "message", message[0]
         return None
 
-    def suspend(self, held: Held) -> bool:
-        """It sleeps until something comes; if that has come already, it is ready at once."""
+    def suspend(self, held: HeldClaim) -> bool:
+        """Suspend a run until a wait is resolved; it becomes ready at once if one already is."""
         if not self.has(held):
             return False
         run = self.runs[held.id]
@@ -332,10 +334,10 @@ class Model:
         if run.state == "waiting" and any(wait.outcome for wait in run.waits.values()):
             run.state, run.turn = "ready", self.now + 1  # new runs come first
 
-    # From outside
+    # Actions of clients and operators
 
     def emit(self, event: str, payload: str) -> bool:
-        """The first one wins."""
+        """Emit an event; only the first payload counts."""
         if event in self.events:
             return False
         self.events[event] = payload
@@ -347,7 +349,7 @@ class Model:
         return True
 
     def send(self, id: str, payload: str) -> bool:
-        """To the wait that was there first, or to a later one; False when the run has ended."""
+        """Send a message to the oldest open wait, or keep it; return False if the run has ended."""
         run = self.runs[id]
         if run.final:
             return False
@@ -362,7 +364,7 @@ class Model:
         return True
 
     def cancel(self, id: str) -> bool:
-        """It ends for everyone but the worker that is at it."""
+        """Cancel a run; a worker that executes it keeps its session until it releases the run."""
         run = self.runs[id]
         if run.final:
             return False
@@ -372,7 +374,7 @@ class Model:
         return True
 
     def retry(self, id: str) -> str:
-        """A failed or cancelled run begins anew, when whoever is at it has let go."""
+        """Retry a failed or cancelled run as soon as its worker has released it."""
         run = self.runs[id]
         if run.state in ("done", "skipped"):
             return "refused"
@@ -389,10 +391,10 @@ class Model:
         run.deadline = None if run.deadline is None else self.now + DELAY
         return "retried"
 
-    # By the clock
+    # Timers
 
     def tick(self) -> None:
-        """What the timekeeper does: deadlines first, then whatever may begin or go on."""
+        """Apply deadlines, then make due runs and waits ready."""
         for run in self._runs():
             if run.deadline is not None and run.deadline <= self.now and not run.final:
                 run.state, run.held, run.due_at, run.resumed = "failed", None, None, False
@@ -414,5 +416,5 @@ class Model:
 
 
 def _order(run: Run) -> tuple[int, int, int]:
-    """The order in which runs are claimed."""
+    """Return the sort key by which runs are claimed."""
     return -run.priority, run.turn, run.seq

@@ -1,7 +1,7 @@
-"""Plants bugs, one at a time, and says which test caught which: `python -m tests.proof.planted`, or `--bug NAME`.
+"""Plant bugs one at a time and report what caught each: `python -m tests.proof.planted`, or `--bug NAME`.
 
-Each bug has a process of its own, in which the model and the simulation run until they catch it, or have had enough; or
-the one test that is to catch it.
+Each bug gets its own process. The model and the simulation run there until they catch the bug or reach their limit; or
+the test runs that has to catch it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from tests.proof.simulate import run_seed
 from tests.support.store_harness import StoreHarness
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = 250
-SEEDS = 400
-BY_MODEL = settings(
+MAX_EXAMPLES = 250
+MAX_SEEDS = 400
+MODEL_SETTINGS = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True,
-    max_examples=EXAMPLES, stateful_step_count=40,
+    max_examples=MAX_EXAMPLES, stateful_step_count=40,
 )  # fmt: skip
 
 
 class Caught(NamedTuple):
-    """In which example the model caught a bug, or else in which seed the simulation did, or which test; and what they
-    said."""
+    """What caught a bug: an example of the model, a seed of the simulation or a test; with the message."""
 
     bug: str
     example: int | None
@@ -55,19 +54,19 @@ class Caught(NamedTuple):
 
 
 def catch(bug: Bug) -> Caught:
-    """In a process without stores: plant the bug, and look for it; the simulation only for what the model misses."""
+    """Plant the bug and look for it in a process without stores; run the simulation only if the model misses it."""
     with bug.planted():
         if bug.test is not None:
-            failed, said = by_a_test(bug.test)
+            failed, said = catch_with_test(bug.test)
             return Caught(bug.name, None, None, said, bug.test if failed else None)
-        example, said = by_the_model() if bug.in_the_store else (None, "")
+        example, said = catch_with_model() if bug.in_the_store else (None, "")
         if example is not None:
             return Caught(bug.name, example, None, said)
-        seed, said = by_the_simulation()
+        seed, said = catch_with_simulation()
     return Caught(bug.name, None, seed, said)
 
 
-def by_the_model() -> tuple[int | None, str]:
+def catch_with_model() -> tuple[int | None, str]:
     harness = StoreHarness("sqlite:///:memory:")
     count = 0
 
@@ -80,7 +79,7 @@ def by_the_model() -> tuple[int | None, str]:
             super().__init__()
 
     try:
-        run_state_machine_as_test(Counted, settings=BY_MODEL)
+        run_state_machine_as_test(Counted, settings=MODEL_SETTINGS)
     except Exception as error:
         return count, _first_line(str(error) or repr(error))
     finally:
@@ -89,16 +88,16 @@ def by_the_model() -> tuple[int | None, str]:
     return None, ""
 
 
-def by_the_simulation() -> tuple[int | None, str]:
-    for seed in range(SEEDS):
+def catch_with_simulation() -> tuple[int | None, str]:
+    for seed in range(MAX_SEEDS):
         broken = run_seed(seed).violation
         if broken:
             return seed, _first_line(broken)
     return None, ""
 
 
-def by_a_test(test: str) -> tuple[bool, str]:
-    """Run a test, in this process; whether it failed, and the first that did."""
+def catch_with_test(test: str) -> tuple[bool, str]:
+    """Run a test in this process and return whether it failed, with the first failure."""
     output = io.StringIO()
     with redirect_stdout(output):
         code = pytest.main([str(ROOT / test), "-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--rootdir", str(ROOT)])
@@ -112,7 +111,7 @@ def _first_line(text: str) -> str:
 
 
 def catch_apart(name: str) -> Caught:
-    """In a process of its own."""
+    """Run `catch` in its own process."""
     command = [sys.executable, "-m", "tests.proof.planted", "--bug", name, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -120,27 +119,27 @@ def catch_apart(name: str) -> Caught:
 
 
 def report(caught: Iterable[Caught]) -> Iterator[str]:
-    """A table in Markdown, line by line."""
+    """Yield the lines of a Markdown table."""
     yield "| bug | what is wrong | caught by |"
     yield "| --- | --- | --- |"
     count = found = 0
     for one in caught:
         count += 1
         found += one.by is not None
-        yield f"| `{one.bug}` | {BY_NAME[one.bug].what} | {one.by or 'nobody'} |"
+        yield f"| `{one.bug}` | {BY_NAME[one.bug].what} | {one.by or 'not caught'} |"
     yield ""
-    yield f"{found} of {count} were caught."
+    yield f"{found} of {count} are caught."
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.planted", description=__doc__.split("\n")[0])
-    parser.add_argument("--bug", choices=sorted(BY_NAME), help="this one alone, in this process")
-    parser.add_argument("--json", action="store_true", help="with --bug: for programs")
+    parser.add_argument("--bug", choices=sorted(BY_NAME), help="run only this bug, in this process")
+    parser.add_argument("--json", action="store_true", help="with --bug: print JSON")
     given = parser.parse_args(argv)
     if given.bug is None:
         with ThreadPoolExecutor(2) as pool:
             for line in report(pool.map(catch_apart, BY_NAME)):
-                print(line, flush=True)  # noqa: T201 - what was asked for
+                print(line, flush=True)  # noqa: T201
         return 0
     caught = catch(BY_NAME[given.bug])
     print(json.dumps(caught._asdict()) if given.json else caught)  # noqa: T201

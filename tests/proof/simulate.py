@@ -1,6 +1,6 @@
-"""Runs seeds of the simulation: `python -m tests.proof.simulate --seeds 10000`, or one again: `--seed 17 --trace`.
+"""Run seeds of the simulation: `python -m tests.proof.simulate --seeds 10000`, or only one: `--seed 17 --trace`.
 
-A seed whose rules broke is printed with the command that replays it. The exit code says whether there was one.
+A seed that violates an invariant is printed with the command that reproduces it, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEEDS_PER_CHUNK = 25
 
 
 class SeedResult(NamedTuple):
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: int
     digest: str
@@ -35,12 +35,12 @@ class SeedResult(NamedTuple):
 
 @cache
 def environment() -> Environment:
-    """One for a process: it takes as long as a few seeds to make."""
+    """Return the environment of this process. Creating it takes as long as a few seeds."""
     return Environment()
 
 
 def run_seed(seed: int, show_trace: bool = False) -> SeedResult:
-    """One seed, in this process."""
+    """Run one seed in this process."""
     simulation = Simulation(environment(), seed, show_trace)
     try:
         simulation.run()
@@ -54,7 +54,7 @@ def run_seeds(seeds: Iterable[int]) -> list[SeedResult]:
 
 
 def run_many(seeds: range, processes: int) -> Iterator[SeedResult]:
-    """Many seeds, spread over processes; in order."""
+    """Run seeds in several processes and yield the results in order."""
     chunks = [seeds[at : at + SEEDS_PER_CHUNK] for at in range(0, len(seeds), SEEDS_PER_CHUNK)]
     with ProcessPoolExecutor(processes) as pool:
         for result in pool.map(run_seeds, chunks):
@@ -63,18 +63,18 @@ def run_many(seeds: range, processes: int) -> Iterator[SeedResult]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.simulate", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--trace", action="store_true", help="with --seed: print each step")
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="so many (default: 1000)")
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="beginning with this one (default: 0)")
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="at once (default: 2)")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of seeds (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default: 0)")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
     given = parser.parse_args(argv)
     show = partial(print, flush=True)
     if given.seed is not None:
         result = run_seed(given.seed, given.trace)
         show(f"seed {result.seed}: {result.steps} steps, trace {result.digest}, faults {result.faults}")
         if result.violation:
-            show(f"broken: {result.violation}")
+            show(f"violation: {result.violation}")
         return 1 if result.violation else 0
     try:
         return report_seeds(run_many(range(given.first, given.first + given.seeds), given.processes), show)
@@ -93,7 +93,7 @@ def report_seeds(seeds: Iterable[SeedResult], show: partial[None]) -> int:
         faults.update(result.faults)
         if result.violation:
             violations += 1
-            show(f"seed {result.seed} is broken: {result.violation}\n  again: {result.replay()}")
+            show(f"seed {result.seed}: {result.violation}\n  reproduce with: {result.replay()}")
         if count % 1000 == 0:
             show(f"{count} seeds, {violations} violations, {time.monotonic() - started:.0f} s")
     seconds = time.monotonic() - started

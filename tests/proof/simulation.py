@@ -1,7 +1,7 @@
-"""One seed: some workers, some clients, and all that goes wrong between them, step by step in the order of the seed.
+"""The simulation of one seed: workers, clients and faults, in the order that the seed decides.
 
-First there is chaos: processes die between any two calls, stall, lose their connections or answers, are stopped and
-started; the clock jumps. Then it is calm, and everything has to come to its end. The rules are checked at each commit.
+First faults are injected: processes die between any two calls, stall, lose connections or replies, stop and start; the
+clock jumps. Then the faults end, and every run has to reach its end. Invariants are checked at each commit.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.proof.workload import TaskObserver
 MAX_CALM_STEPS = 30_000
 MAX_CALM_S = 240
 STEP_DURATIONS_US = (0, 0, 0, 0, 40, 300, 1500)
-"""Microseconds that pass with a step."""
+"""Possible durations of a step."""
 
 
 class Violation(Exception):
-    """A rule is broken. `seed` shows it again."""
+    """An invariant is violated. `seed` reproduces it."""
 
     def __init__(self, seed: int, what: str, trace: list[str]) -> None:
         super().__init__(f"seed {seed}: {what}")
@@ -50,7 +50,7 @@ class Violation(Exception):
 
 @dataclass(slots=True)
 class Faults:
-    """How often what goes wrong, per call of the database or per step."""
+    """Probability of each fault, per database call or per step."""
 
     crash: float
     lose: float
@@ -66,7 +66,7 @@ class Faults:
 
 
 class Outcome:
-    """What a seed came to: its trace as a digest, how many steps, how often what went wrong."""
+    """The outcome of a seed: the digest of its trace, the number of steps and the injected faults."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.seed = simulation.seed
@@ -76,7 +76,7 @@ class Outcome:
 
 
 class Simulation:
-    """The steps of one seed."""
+    """The simulation of one seed."""
 
     def __init__(self, environment: Environment, seed: int, show_trace: bool = False) -> None:
         self.environment = environment
@@ -103,14 +103,14 @@ class Simulation:
             self.replica, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
         )
 
-    # Telling
+    # Trace
 
     def note(self, what: str) -> None:
         line = f"{self.clock.micros} {what}"
         self._hash.update(line.encode())
         self.trace.append(line)
         if self._show_trace:
-            print(line)  # noqa: T201 - what was asked for
+            print(line)  # noqa: T201
 
     def digest(self) -> str:
         return self._hash.hexdigest()[:16]
@@ -119,7 +119,7 @@ class Simulation:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
-        """A rule is broken; the first one counts."""
+        """Record a violation; only the first one counts."""
         if self._failed is None and not self.over:
             if error is not None:
                 what += "\n" + "".join(traceback.format_exception(error))
@@ -136,14 +136,14 @@ class Simulation:
             stopped.thread.schedule_at(self.clock.micros)
 
     def sleep(self, seconds: float) -> None:
-        """`time.sleep` of whoever runs in a greenlet."""
+        """Replace `time.sleep` in greenlets."""
         if getcurrent().parent is None:
             return
-        if self.over:  # waiting for others would never end
+        if self.over:  # no other thread runs any more, so the wait would never end
             raise ProcessDied
         self.pause(seconds)
 
-    # The run
+    # Main loop
 
     def run(self) -> Outcome:
         with virtual(self.clock, self.seed, self.sleep, self._loop_failed):
@@ -170,7 +170,7 @@ class Simulation:
         while self._failed is None and not self.clients.finished():
             self._step()
             if self.clock.micros > end or self.steps > MAX_CALM_STEPS:
-                self.fail("it doesn't come to an end: " + self.clients.unfinished())
+                self.fail("runs don't finish: " + self.clients.unfinished())
         if self._failed is None:
             self.clients.check_ends()
 
@@ -179,7 +179,7 @@ class Simulation:
         self.calm = True
         for thread in self.threads:
             if thread.stalled_until < NEVER_US - 1:
-                thread.stalled_until = 0  # what is late already comes when it comes
+                thread.stalled_until = 0  # calls that are already delayed stay delayed
         if not any(worker.alive and not worker.stopping and not worker.blocked for worker in self.workers):
             self.start_worker()
         self.clients.resolve_waits()
@@ -225,7 +225,7 @@ class Simulation:
         elif rng.random() < 0.3:
             self._wake_loop()
 
-    # What goes wrong
+    # Faults
 
     def start_worker(self) -> None:
         free = [number for number, process in enumerate(self.environment.workers) if process.hooks is None]
@@ -248,7 +248,7 @@ class Simulation:
         worker.detach()
 
     def _kill_loop(self, loop: Any) -> None:
-        """Author code kills its process, whose supervisor starts another one."""
+        """Let task code kill its process; the supervisor starts another one."""
         for worker in self.workers:
             if worker.loop is loop and worker.alive:
                 self.count("kill by a culprit")
@@ -263,7 +263,7 @@ class Simulation:
             self.threads.append(CallThread(f"{worker.name}.stop", worker.stop, self.clock.micros))
 
     def _stall(self, alive: list[SimulatedWorker]) -> None:
-        """A process, or one thread of it, doesn't get to run for a while."""
+        """Stall a process, or one of its threads."""
         until = self.clock.micros + int(self.random.uniform(0.1, 3 * LEASE_S) * SECOND_US)
         if self.random.random() < 0.4:
             self._block(alive, until)
@@ -279,7 +279,7 @@ class Simulation:
         self.count("stall")
 
     def _block(self, alive: list[SimulatedWorker], until: int) -> None:
-        """Author code blocks the event loop of a worker, for a while or for ever; its other threads go on."""
+        """Let task code block the event loop of a worker, temporarily or forever; its other threads continue."""
         workers = [worker for worker in alive if worker.author is not None and not worker.blocked]
         if workers:
             worker = self.random.choice(workers)
@@ -304,7 +304,7 @@ class Simulation:
             thread.loop.wake()
             self.count("wake")
 
-    # What connections ask
+    # Hooks of the connections
 
     def before_transaction(self, process: Process, worker: SimulatedWorker | None, what: str) -> None:
         self.note(f"{process.name} {what}")
@@ -327,7 +327,7 @@ class Simulation:
         if not self.calm and x < faults.lose and x >= 0 and self.clients.may_lose(worker):
             self.note(f"lose {process.name} {where}")
             self.count(f"lose {where.split()[0]}")
-            raise rng.choice((ConnectionLost, also))("the simulation says so")
+            raise rng.choice((ConnectionLost, also))("injected by the simulation")
         x -= faults.lose
         if not self.calm and 0 <= x < faults.stall:
             self.count("late")
@@ -344,9 +344,9 @@ class Simulation:
                 if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
                     self.observer.forget(change.new["run"])
             for fault in self.invariants.check(changes):
-                self.fail(f"{who} broke a rule: {fault}")
+                self.fail(f"{who} violated an invariant: {fault}")
 
-    # After it
+    # Cleanup
 
     def _clean_up(self) -> None:
         self.over = True

@@ -1,4 +1,4 @@
-"""The store against its model, on both databases at once, by random operations with a clock that stands still."""
+"""Compare the stores on both databases with the model, by random operations on a manual clock."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SETTINGS = settings(
 
 @pytest.fixture
 def machine(sqlite_url, postgres_url):
-    """The machine with a store on each database."""
+    """Return the state machine with a store on each database."""
     harnesses = (StoreHarness(sqlite_url), StoreHarness(postgres_url))
     yield type("Machine", (StoreMachine,), {"harnesses": harnesses})
     for harness in harnesses:
         harness.close()
 
 
-def test_both_stores_do_what_the_model_does(machine):
+def test_both_stores_match_the_model(machine):
     run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=8, stateful_step_count=30))
 
 
 @pytest.mark.slow
-def test_both_stores_do_what_the_model_does_for_long(machine):
+def test_both_stores_match_the_model_in_long_runs(machine):
     run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=100, stateful_step_count=50))

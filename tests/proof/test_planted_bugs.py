@@ -1,4 +1,4 @@
-"""Bugs that are planted into the store and the engine are caught by the model, by the simulation, or by a test."""
+"""Check that planted bugs are caught by the model, by the simulation or by a test."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import pytest
 from tests.proof.bugs import BUGS, BY_NAME
 from tests.proof.planted import catch_apart, report
 
-MUST = 0.9
-"""Which part of them has to be caught."""
+MIN_CAUGHT_SHARE = 0.9
 
 
-def test_there_are_at_least_twenty_of_them_each_with_a_name_of_its_own():
+def test_at_least_twenty_bugs_have_unique_names():
     assert len(BY_NAME) == len(BUGS) >= 20
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_each_can_still_be_planted(bug):
+def test_each_bug_can_be_planted(bug):
     with bug.planted():
         pass
 
@@ -25,7 +24,7 @@ def test_a_fence_that_doesnt_grow_is_caught_by_the_model():
     assert catch_apart("claim-fence").example is not None
 
 
-def test_claims_that_nobody_hands_back_are_caught_by_the_simulation():
+def test_claims_that_are_never_released_are_caught_by_the_simulation():
     assert catch_apart("claim-forgotten").seed is not None
 
 
@@ -39,7 +38,7 @@ def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
-def test_a_head_scan_that_is_put_off_without_a_bound_is_caught_by_its_test():
+def test_a_head_scan_that_is_postponed_without_bound_is_caught_by_its_test():
     assert catch_apart("keep-off").test is not None
 
 
@@ -48,4 +47,4 @@ def test_most_of_all_planted_bugs_are_caught(tmp_path):
     caught = [catch_apart(name) for name in BY_NAME]
     (tmp_path / "report.md").write_text("\n".join(report(caught)))
     missed = [one.bug for one in caught if one.by is None]
-    assert len(missed) <= (1 - MUST) * len(caught), missed
+    assert len(missed) <= (1 - MIN_CAUGHT_SHARE) * len(caught), missed

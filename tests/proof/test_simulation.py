@@ -1,4 +1,4 @@
-"""The whole engine in a simulation: what goes wrong is chosen by a seed, and no rule breaks at any step."""
+"""Simulate whole workers with faults that a seed decides, and check the invariants at every commit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MANY = 10_000
 
 
-def broken(results):
-    """What is to be shown of seeds that broke a rule: what, and how to see it again."""
-    return [f"{one.violation}\n  again: {one.replay()}" for one in results if one.violation]
+def violations(results):
+    """Return the violations, with the command that reproduces each."""
+    return [f"{one.violation}\n  reproduce with: {one.replay()}" for one in results if one.violation]
 
 
-def test_no_rule_breaks_in_a_few_seeds():
+def test_a_few_seeds_violate_no_invariant():
     results = [run_seed(seed) for seed in range(20)]
-    assert broken(results) == []
+    assert violations(results) == []
     happened = {what for one in results for what in one.faults}
     assert {"kill", "stall", "late", "lose before", "lose after", "start", "wake"} <= happened
     assert {"block", "block forever", "kill by a culprit"} <= happened
@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process():
 
 
 @pytest.mark.slow
-def test_no_rule_breaks_in_ten_thousand_seeds():
+def test_ten_thousand_seeds_violate_no_invariant():
     results = list(run_many(range(MANY), os.cpu_count() or 1))
-    assert broken(results) == []
+    assert violations(results) == []
     assert len(results) == MANY

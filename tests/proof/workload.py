@@ -1,7 +1,7 @@
-"""What simulated workers have to do: jobs, random durable functions, graphs; and what author code sees of it.
+"""The tasks of the simulation: jobs, random durable functions and graphs.
 
-Author code reports to the `Play` of the seed under way: which steps it ran, in which order things came to it. What it
-must not see is a violation, said at once.
+Task code reports to the `TaskObserver` of the current seed which steps it ran and in which order it received results.
+An impossible observation is a violation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ EVENTS = ("dawn", "noon", "dusk")
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
 MORE_LEAVES = ("map", "transaction", "emit", "undo")
 ALONE = ("give up",)
-"""What goes by the time that author code takes, which no replay can repeat: not beside other branches."""
+"""Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
 DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo")
-"""What author code hears of only when it is on record."""
+"""Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
 
 
 class AttemptView:
-    """What one attempt saw. `firm`: so many entries have something durable behind them."""
+    """The observations of one attempt. The first `firm` entries precede a recorded result."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -37,7 +37,7 @@ class AttemptView:
 
 
 class TaskObserver:
-    """What happens in author code during one seed."""
+    """Collects and checks what task code observes during one seed."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class TaskObserver:
         on_wait: Callable[[str], None],
         kill: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
-        self.kill = kill  # author code kills the process of this loop
-        self.on_wait = on_wait  # author code is about to wait for an event: somebody may emit it
+        self.kill = kill  # kills the process of this loop
+        self.on_wait = on_wait  # called before task code waits for an event
         self.replica = replica
         self.fail = fail
         self.sleep = sleep
@@ -57,13 +57,13 @@ class TaskObserver:
         self.returned: defaultdict[str, set[str]] = defaultdict(set)
 
     def forget(self, run: str) -> None:
-        """An operator has the run tried again: what was undone is done anew."""
+        """Forget the observations of a run that an operator retries."""
         for id, generation in self.views:
             if id == run:
                 self.views[id, generation] = []
 
     def ran(self, run: str, name: str) -> int:
-        """Author code came by here; how often it did."""
+        """Count an execution of this code and return the total."""
         self.calls[f"{run} {name}"] += 1
         return self.calls[f"{run} {name}"]
 
@@ -75,7 +75,7 @@ def leaf(rng: random.Random, number: list[int], alone: bool) -> Program:
 
 
 def tree(rng: random.Random, depth: int, number: list[int], alone: bool = True) -> Program:
-    """A random program: leaves, and forms with what is inside of them."""
+    """Return a random program: a tree of operations and control structures."""
     if depth == 0 or rng.random() < 0.3:
         return leaf(rng, number, alone)
     form = rng.choice(FORMS)
@@ -91,7 +91,7 @@ def leaves(program: Program) -> list[Program]:
 
 
 class SimulatedTasks:
-    """The tasks, declared once; `play` is the seed under way."""
+    """The tasks, declared once; `observer` belongs to the current seed."""
 
     observer: TaskObserver
 
@@ -134,11 +134,11 @@ class SimulatedTasks:
 
         @task(name="culprit", retry=RETRY, max_crashes=1)
         async def culprit(name: str, tenths: int) -> str:
-            """Kill the worker that runs it, each time."""
+            """Kill the worker in every attempt."""
             await asyncio.sleep(tenths / 10)
             loop = asyncio.get_running_loop()
             self.observer.kill(loop)
-            await loop.create_future()  # the loop is dead: nothing goes on from here
+            await loop.create_future()  # the loop is dead, so this never returns
             return name
 
         self.culprit = culprit
@@ -159,7 +159,7 @@ class SimulatedTasks:
         self.program, self.plain = program, plain
 
     def graph(self, rng: random.Random, name: str) -> Graph:
-        """A random graph of jobs."""
+        """Return a random graph of jobs."""
         graph = Graph("graph")
         nodes: list[Any] = []
         for at in range(rng.randint(2, 5)):
@@ -175,7 +175,7 @@ class SimulatedTasks:
 
 
 class ProgramRunner:
-    """Plays a program in one attempt."""
+    """Executes a program in one attempt."""
 
     def __init__(self, tasks: SimulatedTasks, ctx: Any, generation: int) -> None:
         self.tasks = tasks
@@ -191,15 +191,18 @@ class ProgramRunner:
         if end == "restart" and self.generation < 1:
             await self.ctx.restart(what, self.generation + 1, end)
         if end == "fatal":
-            raise Fatal("as was said")
+            raise Fatal("as planned")
         if end == "retry" and self.observer.ran(self.run, "end") < 2:
             raise ValueError("once more")
         return value
 
     def observe(self, *words: object, durable: bool = False) -> None:
-        """What author code sees; what unwinds at a suspension or a loss sees nothing any more. What came before
-        something durable is so too, and must be the same in every attempt. (What a wait came to may be seen before it
-        is on record: when the worker dies then, nothing that follows from it is on record either.)"""
+        """Record an observation of task code and compare it with those of other attempts.
+
+        Observations before a recorded result must be the same in every attempt. An outcome of a wait may be observed
+        before it is recorded: if the worker dies then, nothing that depends on it is recorded either. Code that unwinds
+        after a suspension or a lost lease observes nothing.
+        """
         self.ctx.check()
         view = self.view
         view.entries.append(" ".join(map(str, words)))
@@ -229,14 +232,14 @@ class ProgramRunner:
         self.observe("has", name or kind, value, durable=kind in DURABLE)
         return value
 
-    # Leaves
+    # Operations
 
     async def do_step(self, name: str, turns: int, _event: str) -> Any:
         return self.expect(name, await self.ctx.step(self.step, name, turns))
 
     def expect(self, wanted: Any, got: Any) -> Any:
         if got != wanted:
-            self.observer.fail(f"run {self.run} got {got!r} where {wanted!r} was to come")
+            self.observer.fail(f"run {self.run} got {got!r} instead of {wanted!r}")
         return got
 
     async def step(self, name: str, turns: int) -> str:
@@ -248,14 +251,14 @@ class ProgramRunner:
         return name
 
     def begun(self, name: str) -> int:
-        """A step's function begins. It mustn't when its result is on record, unless its worker has lost the run."""
+        """Note the start of a step function; a violation if its result is recorded and the worker holds the run."""
         attempt = self.ctx._executor.current
         run = self.observer.replica.run(self.run)
         if run is not None and (run["session"], run["fence"]) == (attempt.session, attempt.claim.fence):
             for row in self.observer.replica.of_run("checkpoints", self.run):
                 ended = row["kind"] in ("step", "transaction") and row["generation"] == attempt.claim.generation
                 if ended and row["value"] == f'"{name}"' and not run["ending"]:
-                    self.observer.fail(f"step {name} of run {self.run} is on record, and ran again")
+                    self.observer.fail(f"step {name} of run {self.run} is recorded, but ran again")
         return self.observer.ran(self.run, f"{self.generation} {name}")
 
     async def do_thread(self, name: str, turns: int, _event: str) -> Any:
@@ -331,7 +334,7 @@ class ProgramRunner:
         self.observer.ran(self.run, f"undo {result}")
 
     async def do_give_up(self, name: str, turns: int, event: str) -> Any:
-        """Author code stops waiting by itself."""
+        """Cancel a wait in task code."""
         waiting = asyncio.ensure_future(self.ctx.wait_for(f"{event} never"))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -339,7 +342,7 @@ class ProgramRunner:
         await asyncio.wait([waiting])
         return "gave up"
 
-    # Forms
+    # Control structures
 
     async def in_seq(self, inside: list[Program]) -> Any:
         return [await self.do(node) for node in inside]
@@ -366,7 +369,7 @@ class ProgramRunner:
 
 
 class AwaitableContext:
-    """A plain context whose operations can be awaited, and are done at once."""
+    """Wraps a `SyncContext` so that its operations can be awaited; they complete immediately."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
@@ -387,16 +390,16 @@ class AwaitableContext:
 
 
 def run_without_loop(coroutine: Any) -> Any:
-    """What a coroutine comes to that waits for nothing."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
-    raise AssertionError("a plain program waited for the loop")
+    raise AssertionError("a sync program waited for the event loop")
 
 
 class SyncProgramRunner(ProgramRunner):
-    """Plays a program in a plain function: one thing after the other, steps in its own thread."""
+    """Executes a program in a sync function: sequentially, with steps in its own thread."""
 
     def __init__(self, tasks: SimulatedTasks, ctx: SyncContext, generation: int) -> None:
         super().__init__(tasks, AwaitableContext(ctx), generation)
@@ -417,6 +420,6 @@ class SyncProgramRunner(ProgramRunner):
         self.observer.ran(self.run, f"undo {result}")
 
     async def do_give_up(self, name: str, turns: int, event: str) -> Any:
-        """Nothing can be given up here."""
+        """Do nothing, because a sync function can't cancel a wait."""
 
     in_all = in_group = in_first = in_each = ProgramRunner.in_seq

@@ -95,8 +95,8 @@ def _from_pyproject() -> str | None:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"pyproject.toml can't be read: {error}") from None
-    ours = settings.get("tool", {}).get("holdfast")
-    app = ours.get("app") if isinstance(ours, dict) else None
+    section = settings.get("tool", {}).get("holdfast")
+    app = section.get("app") if isinstance(section, dict) else None
     return app if isinstance(app, str) else None
 
 

@@ -33,10 +33,10 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
             return float(value)
         found = _DURATION.fullmatch(value.strip())
         if found is None:
-            self.fail(f"{value!r} is not a duration: use 90, 90s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration: use 90, 90s, 15m, 2h or 7d.", param, ctx)
         seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
         if seconds > MAX_DURATION_MICROS / MICROS_PER_SECOND:
-            self.fail(f"{value!r} is too long; the maximum is 200 years", param, ctx)
+            self.fail(f"{value!r} is too long; the maximum is 200 years.", param, ctx)
         return seconds
 
 
@@ -57,7 +57,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in clic
         try:
             time = datetime.fromisoformat(value.strip())
         except ValueError:
-            self.fail(f"{value!r} is not a time: use 2h (ago), 2026-11-16 or 2026-11-16T09:30", param, ctx)
+            self.fail(f"{value!r} is not a time: use 2h (ago), 2026-11-16 or 2026-11-16T09:30.", param, ctx)
         return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 

@@ -84,8 +84,8 @@ class Doctor:
         differences = []
         for _ in range(3):
             before = self._clock()
-            theirs = self._store.stats.now() / MICROS_PER_SECOND
-            differences.append(theirs - (before + self._clock()) / 2)
+            database_time = self._store.stats.now() / MICROS_PER_SECOND
+            differences.append(database_time - (before + self._clock()) / 2)
         yield from health_checks.check_clocks(min(differences, key=abs))
 
     def _work(self) -> Iterator[Finding]:

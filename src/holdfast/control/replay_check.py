@@ -365,11 +365,11 @@ class ReplayChecker:
         todo: list[str] = []
         known = self._registry.names()
         for row in self._open(task):
-            mine = known.get(row.task)
-            if mine is None:
+            declared = known.get(row.task)
+            if declared is None:
                 if row.has_history:
                     report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
-            elif (mine.durable or row.has_history) and (limit is None or len(todo) < limit):
+            elif (declared.durable or row.has_history) and (limit is None or len(todo) < limit):
                 todo.append(row.id)
         return todo
 

@@ -114,10 +114,10 @@ class _OpenFile:
 
 
 def _is_open_elsewhere(fd: int) -> bool:
-    ours = os.fstat(fd)
+    opened = os.fstat(fd)
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if int(entry.name) != fd and os.path.samestat(ours, os.fstat(int(entry.name))):
+            if int(entry.name) != fd and os.path.samestat(opened, os.fstat(int(entry.name))):
                 return True
     return False
 

@@ -361,9 +361,9 @@ class PostgresDatabase(Database):
     @contextmanager
     def task_transaction(self, connection: ManagedConnection) -> Iterator[Any]:
         """Yield the psycopg connection with its usual cursors. Only Holdfast commits or rolls back."""
-        with connection.exclusive() as ours:
-            assert isinstance(ours, PostgresConnection)
-            with ours.lend() as psycopg_connection:
+        with connection.exclusive() as opened:
+            assert isinstance(opened, PostgresConnection)
+            with opened.lend() as psycopg_connection:
                 yield psycopg_connection
 
     def connect(self, purpose: str, idle_timeout_s: float) -> PostgresConnection:

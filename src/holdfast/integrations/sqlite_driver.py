@@ -43,11 +43,11 @@ _ERROR_CLASSES: tuple[tuple[tuple[type[Exception], ...], type[Exception]], ...] 
 
 def _translated(error: Exception) -> Exception:
     kind = next((kind for sources, kind in _ERROR_CLASSES if isinstance(error, sources)), OperationalError)
-    ours = kind(str(error).removeprefix(f"{type(error).__name__}: "))
+    translated = kind(str(error).removeprefix(f"{type(error).__name__}: "))
     if isinstance(error, apsw.Error) and hasattr(error, "extendedresult"):
-        ours.sqlite_errorcode = error.extendedresult  # type: ignore[attr-defined]
-        ours.sqlite_errorname = apsw.mapping_extended_result_codes.get(error.extendedresult)  # type: ignore[attr-defined]
-    return ours
+        translated.sqlite_errorcode = error.extendedresult  # type: ignore[attr-defined]
+        translated.sqlite_errorname = apsw.mapping_extended_result_codes.get(error.extendedresult)  # type: ignore[attr-defined]
+    return translated
 
 
 class DriverConnection:

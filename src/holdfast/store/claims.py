@@ -238,7 +238,7 @@ class ClaimStore(StoreModule):
         return self._to_claims(self._transaction("claim", work))
 
     def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[tuple[str, str | None]]) -> list[Row]:
-        """Take permits for locked candidates and claim those that got theirs."""
+        """Take permits for locked candidates and claim those that got them."""
         admitted, at = take_permits(tx, candidates)
         if not admitted:
             return []

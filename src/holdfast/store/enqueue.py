@@ -238,14 +238,14 @@ def run_steps(steps: EnqueueSteps, execute: Callable[..., list[Row]]) -> list[st
         return list(end.value)
 
 
-def _check_identity(ours: str) -> Generator[StatementCall, list[Row], None]:
+def _check_identity(expected: str) -> Generator[StatementCall, list[Row], None]:
     found = yield "find_tables", {}
     if not found[0][0]:
         raise ConfigError(
             "the database of connection= has no Holdfast tables: use the same database and schema as the app"
         )
     identity = yield "read_identity", {}
-    if not identity or identity[0][0] != ours:
+    if not identity or identity[0][0] != expected:
         raise ConfigError(
             "the database of connection= has Holdfast tables of its own: use the same database and schema as the app"
         )

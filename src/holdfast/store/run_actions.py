@@ -57,7 +57,7 @@ class RunActions(StoreModule):
     def retry(self, id: str, by: str | None = None) -> bool:
         """Retry a failed or cancelled run with the children that failed with it; False if it is unfinished.
 
-        `by`: who asked for it.
+        `by`: who requested it.
         """
 
         def work(tx: Tx) -> bool:

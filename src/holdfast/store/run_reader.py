@@ -138,7 +138,7 @@ class RunReader:
         return RunFilter.of(options), limit, None if after is None else str(run_id(after))
 
     def history(self, id: UUID) -> list[Entry]:
-        """Return the history of a run, with what only its row says: the enqueue and the running attempt."""
+        """Return the history of a run, including the entries derived from its row: enqueue and running attempt."""
         return list(_history_entries(self.row(id), self._queries.history(str(id))))
 
 

@@ -148,7 +148,7 @@ class ScheduleStore(StoreModule):
         return [row._replace(last_run=None if row.last_run is None else str(row.last_run)) for row in rows]
 
     def last_slots(self, name: str) -> list[Row]:
-        """Return the last slots, newest first: slot, whether an operator asked for it, run, the run's state."""
+        """Return the last slots, newest first: slot, whether an operator requested it, run, the run's state."""
         return self._execute("read", "list_last_slots", name=name)
 
     def pause(self, names: Iterable[str]) -> list[str]:
@@ -302,7 +302,7 @@ def _runs_to_create(tx: Tx, due: Sequence[DueSchedule]) -> tuple[list[tuple[str,
 def _create_runs(
     tx: Tx, runs: Sequence[tuple[str, int, NewRun]], lanes: Mapping[LaneKey, int], asked: int = 0
 ) -> list[SlotRun]:
-    """Create the runs of slots and record the slots. `asked`: an operator asked for them."""
+    """Create the runs of slots and record the slots. `asked`: an operator requested them."""
     if not runs:
         return []
     for _, _, run in runs:

@@ -196,9 +196,9 @@ def print_next_steps(console: Console) -> None:
 
 def _activation() -> list[str]:
     """Return the command that activates our virtual environment, if the shell hasn't."""
-    ours = Path(sys.executable).parent
-    script = ours / "activate"
-    if not script.exists() or shutil.which("holdfast") == str(ours / "holdfast"):
+    scripts = Path(sys.executable).parent
+    script = scripts / "activate"
+    if not script.exists() or shutil.which("holdfast") == str(scripts / "holdfast"):
         return []
     here = Path.cwd()
     return [f". {script.relative_to(here) if script.is_relative_to(here) else script}"]

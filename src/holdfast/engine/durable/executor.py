@@ -27,6 +27,7 @@ class Executor:
     __slots__ = ()
 
     current: Attempt
+    """The attempt that is executed; `attempt` is only its number, as contexts show it."""
 
     @property
     def task(self) -> Task[..., Any]:

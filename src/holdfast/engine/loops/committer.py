@@ -227,20 +227,20 @@ class Committer(Loop):
 
     def _write_ends(self, session: str, ends: Ends) -> None:
         try:
-            counted = self._store.attempts.end(session, [end for _, end in ends])
+            recorded = self._store.attempts.end(session, [end for _, end in ends])
         except Exception as error:
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
-        all_accepted, no_debug_log = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
+        all_accepted, no_debug_log = len(recorded) == len(ends), not log.logger.isEnabledFor(DEBUG)
         for attempt, end in ends:
             self._durable_ids.add(id(attempt))
-            if not all_accepted and end.claim not in counted:
+            if not all_accepted and end.claim not in recorded:
                 self._rejected(attempt)
             elif no_debug_log and end.kind == "done" and end.drift is None:
                 self.ended_attempts += 1
             else:
                 self._accepted(attempt, end)
-        for graph in counted.failed_graphs:
+        for graph in recorded.failed_graphs:
             self._on_failed(graph)
         # An attempt whose code is still running stays claimed until it is released.
         self._state.remove([attempt for attempt, end in ends if not end.still_running])
@@ -248,7 +248,7 @@ class Committer(Loop):
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
         try:
-            counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+            recorded, failed = self._store.attempts.crash(session, [end for _, end in ends])
         except Exception as error:
             self._write_ends_bisecting(self._write_crashes, session, ends, error)
             return
@@ -256,7 +256,7 @@ class Committer(Loop):
             self._on_failed(run)
         for attempt, end in ends:
             self._durable_ids.add(id(attempt))
-            if end.claim not in counted:
+            if end.claim not in recorded:
                 self._rejected(attempt)
                 continue
             self.ended_attempts += 1
@@ -285,17 +285,17 @@ class Committer(Loop):
             end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
         try:
-            counted = self._store.attempts.end(session, [failed])
+            recorded = self._store.attempts.end(session, [failed])
         except Exception as again:
             if not is_data_error(again):
                 raise
             log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
-            counted = RecordedEnds()  # the next heartbeat finds the run and releases it
+            recorded = RecordedEnds()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.still_running else [attempt])
-        for graph in counted.failed_graphs:
+        for graph in recorded.failed_graphs:
             self._on_failed(graph)
-        if end.claim in counted:
+        if end.claim in recorded:
             self._accepted(attempt, failed)
         else:
             self._rejected(attempt)

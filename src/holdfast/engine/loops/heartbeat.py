@@ -177,20 +177,20 @@ class Heartbeat(Loop):
         self._reconcile(session, before, self._store.claims.list_owned(session.id))
 
     def _reconcile(self, session: Session, before: dict[str, Attempt], owned: list[OwnedRun]) -> None:
-        """Stop attempts that the database doesn't attribute to this session, and release runs that nobody here knows.
+        """Stop attempts that the database doesn't attribute to this session, and release runs without an attempt here.
 
         A run that the database attributes to this session, twice in a row without an attempt here, was claimed by a
         statement whose response was lost.
         """
         owned_states = {(run.id, run.fence): run.state for run in owned}
-        gone = [
+        lost = [
             attempt
             for attempt in before.values()
             if attempt.session == session.id
             and not attempt.reported
             and owned_states.get((attempt.claim.id, attempt.claim.fence)) != "running"
         ]
-        self._runner.stop(gone, "lost")
+        self._runner.stop(lost, "lost")
         known = {(attempt.claim.id, attempt.claim.fence) for attempt in self._state.claimed().values()}
         known |= {(attempt.claim.id, attempt.claim.fence) for attempt in before.values()}
         unknown = {(run.id, run.fence) for run in owned} - known
@@ -201,8 +201,8 @@ class Heartbeat(Loop):
 
     def _release(self, session: Session, runs: set[tuple[str, int]]) -> None:
         ends = [End(id, 0, fence, "handed_back", "ready", in_tree=True) for id, fence in sorted(runs)]
-        counted = self._store.attempts.end(session.id, ends)
-        ended = sorted(runs - counted)
+        recorded = self._store.attempts.end(session.id, ends)
+        ended = sorted(runs - recorded)
         if ended:
             self._store.attempts.release(session.id, ended)
         log.unknown_runs_released(len(runs))

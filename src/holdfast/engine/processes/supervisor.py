@@ -81,27 +81,27 @@ class WorkerProcess:
     """One worker process: a fresh interpreter in its own process group, out of reach of a terminal's Ctrl-C."""
 
     def __init__(self, number: int, command: Sequence[str], show: ShowLines) -> None:
-        ours, theirs = socket.socketpair()
+        own_end, worker_end = socket.socketpair()
         readable, writable = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [*command, "--supervised", str(theirs.fileno())],
+                [*command, "--supervised", str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=writable,
                 stderr=writable,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 process_group=0,
             )
         except BaseException:
-            ours.close()
+            own_end.close()
             os.close(readable)
             raise
         finally:
-            theirs.close()
+            worker_end.close()
             os.close(writable)
-        ours.setblocking(False)
-        self._socket = ours
-        self._lines = LineReader(ours)
+        own_end.setblocking(False)
+        self._socket = own_end
+        self._lines = LineReader(own_end)
         self.number = number
         self.pid = self._process.pid
         self.output = OutputReader(number, readable, show)

@@ -98,14 +98,14 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyp
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
         self.validate_task(task)
         result = new_result(task, args, kwargs, self.alias)  # Converts the arguments to JSON types.
-        ours = self._app.registry.get(task.module_path)
+        holdfast_task = self._app.registry.get(task.module_path)
         options: dict[str, Any] = {**self._run_options, "queue": task.queue_name, "priority": task.priority}
         if task.run_after is not None:
             after = task.run_after
             options["run_at"] = after if after.tzinfo else after.astimezone(UTC)
         if (connection := self._open_transaction()) is not None:
             options["connection"] = connection
-        run = ours.options(**options).enqueue(result.args, result.kwargs)
+        run = holdfast_task.options(**options).enqueue(result.args, result.kwargs)
         object.__setattr__(result, "id", str(run.id))
         signals.task_enqueued.send(type(self), task_result=result)
         return result

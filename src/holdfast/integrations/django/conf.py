@@ -137,10 +137,10 @@ def _refuse_shared_file(url: str) -> None:
     """Reject Django's own SQLite file: Django opens it with another SQLite library, which breaks locking."""
     if not url.lower().startswith("sqlite:"):
         return
-    ours = sqlite_path(url)
+    own_path = Path(sqlite_path(url)).resolve()
     for alias, database in settings.DATABASES.items():
-        theirs = str(database.get("NAME") or "")
-        if database.get("ENGINE", "").endswith("sqlite3") and Path(theirs).resolve() == Path(ours).resolve():
+        django_path = str(database.get("NAME") or "")
+        if database.get("ENGINE", "").endswith("sqlite3") and Path(django_path).resolve() == own_path:
             raise ConfigError(
                 f"setting HOLDFAST: the URL is the file of Django's database {alias!r}: use a separate file; two"
                 " SQLite libraries in one process break file locking"

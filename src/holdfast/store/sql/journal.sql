@@ -12,7 +12,7 @@ given as materialized (
     select each.* from alive cross join {each(:rows, run uuid, seq bigint, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
     order by each.seq
 ),
-held as materialized (
+locked as materialized (
     select given.*, r.* from given cross join lateral (
         select x.fence as was_fence, x.session as was_session, x.state as was_state, x.ending as was_ending
         from {schema}runs x where x.id = given.run {lock}
@@ -20,7 +20,7 @@ held as materialized (
 )
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select run, generation, n, key, kind, case when kind = 'now' then cast({stamp} as text) else value end, fence, undo, took, {stamp}
-from held where was_fence = fence and was_session = :session and (was_state = 'running' or (was_ending is not null and undo = 1))
+from locked where was_fence = fence and was_session = :session and (was_state = 'running' or (was_ending is not null and undo = 1))
 on conflict do nothing
 returning run, n, case when kind = 'now' then value end
 
@@ -51,7 +51,7 @@ given as materialized (
     select each.* from alive cross join {each(:rows, run uuid, seq bigint, fence bigint, n int, key text, value text, took bigint)}
     order by each.seq
 ),
-held as materialized (
+locked as materialized (
     select given.*, r.* from given cross join lateral (
         select x.generation, x.fence as was_fence, x.session as was_session, x.state as was_state
         from {schema}runs x where x.id = given.run {lock}
@@ -60,7 +60,7 @@ held as materialized (
 written as (
     insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
     select run, generation, n, key, 'step', value, fence, 0, took, {stamp}
-    from held where was_fence = fence and was_session = :session and was_state = 'running'
+    from locked where was_fence = fence and was_session = :session and was_state = 'running'
     on conflict do nothing
     returning 1
 )

@@ -1,7 +1,7 @@
-"""A herd: very many retries and sleepers that are due at the same moment, as after an outage. They are let in a few
-at a time, through the connections that a worker has anyway, and what is more urgent doesn't wait for them.
+"""A thundering herd: thousands of retries and sleeps that are due at the same moment, as after an outage.
 
-Everything is counted in ticks, claims and starts, nothing in seconds.
+The worker promotes them in batches, without extra connections, and more urgent work doesn't wait for them. The tests
+count ticks, claims and starts, not seconds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.ledger import Ledger
 from tests.support.wait_until import wait_until
 
 SIZES = [(2_000, 1_000), pytest.param((10_000, 5_000), marks=pytest.mark.slow)]
-"""Retries and sleepers."""
+"""Number of retries and of sleeping runs."""
 DELAY = 100
 SLOTS = 16
 
 
 class Herd:
-    """All its runs are asleep, and wake up together when the clock is put forward. What starts goes into the ledger."""
+    """Runs that all become due when the clock is advanced. Each start is written to the ledger."""
 
     def __init__(self, app: Holdfast, ledger: Ledger, retries: int, sleepers: int) -> None:
         self.app = app
@@ -122,7 +122,7 @@ def test_many_due_runs_all_run_and_other_work_in_between(herd, clock, ledger, da
 
 
 def connections(url: str) -> int:
-    """How many connections Holdfast has open on this database."""
+    """Count Holdfast's connections to this database."""
     if not url.startswith("postgres"):
         return 0
     with psycopg.connect(url) as looking:

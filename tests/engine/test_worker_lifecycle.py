@@ -1,4 +1,4 @@
-"""How a worker starts, drains and stops inside a process."""
+"""Start, drain and stop of a worker inside a process."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_arun_ends_after_stop_or_cancellation(app, add):
 
 
 async def test_arun_leaves_the_executor_of_the_loop_to_user_code(app):
-    """All of them, also where there is but one."""
+    """User code gets all threads of the executor, even if there is only one."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
     @app.task(name="aside")
@@ -310,8 +310,8 @@ def test_a_run_that_completes_after_the_request_to_release_it_is_done(app, ledge
 
 @pytest.mark.parametrize("kind", ["job", "durable"])
 def test_writes_of_the_turn_in_which_the_loop_blocks_are_committed(app, ledger, monkeypatch, kind):
-    """The end of a job is written while the loop is blocked. What a durable function said comes later, and the worker
-    doesn't wait for it when it stops."""
+    """The end of a job is written while the loop is blocked. Writes of a durable function come later, and a stopping
+    worker doesn't wait for them."""
     monkeypatch.setattr("holdfast.engine.worker.FLUSH_TIMEOUT_S", 3600.0)
     release = threading.Event()
 

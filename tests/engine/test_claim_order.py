@@ -1,4 +1,4 @@
-"""Which runs a worker claims and in which order; where tasks come from; enqueue_many."""
+"""Which runs a worker claims and in which order, how it imports tasks, and enqueue_many."""
 
 from __future__ import annotations
 

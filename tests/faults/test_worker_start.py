@@ -1,4 +1,4 @@
-"""Starting without a database, and being told to stop before the start is over."""
+"""Start without a database, and stop requests during the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 @pytest.fixture
 def start(processes, ledger):
-    """`holdfast worker` on an app, wherever its database is."""
+    """Start `holdfast worker` for an app with this database."""
 
     def start(url, *options, hook=""):
         env = {"HOLDFAST_URL": url, "LEDGER": str(ledger.path), "PYTHONPATH": str(ROOT), "HOOK": hook}
@@ -37,7 +37,7 @@ def start(processes, ledger):
 # Without a database
 
 
-def test_a_worker_started_before_its_database_waits_for_it_and_says_so(durable_server, connect, start):
+def test_a_worker_started_before_its_database_waits_and_logs_it(durable_server, connect, start):
     url = durable_server.create_database()
     durable_server.stop()
     worker = start(url)
@@ -54,7 +54,7 @@ def test_a_worker_started_before_its_database_waits_for_it_and_says_so(durable_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_worker_that_waits_for_its_database_stops_when_told(start, number):
+def test_a_worker_that_waits_for_its_database_stops_on_a_signal(start, number):
     worker = start(NOWHERE)
     worker.wait_for("attempts=2", 60)
     worker.signal(number)
@@ -63,8 +63,8 @@ def test_a_worker_that_waits_for_its_database_stops_when_told(start, number):
     assert "Traceback" not in worker.log
 
 
-def test_a_worker_stops_when_told_while_a_connection_hangs(start):
-    """A server that takes the connection and says nothing."""
+def test_a_worker_stops_on_a_signal_while_a_connection_hangs(start):
+    """The server accepts the connection and never replies."""
     with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
         silent.settimeout(60)
         worker = start(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing?connect_timeout=600")
@@ -84,13 +84,13 @@ def test_with_fail_fast_a_worker_without_a_database_ends_at_once(start):
 @pytest.mark.parametrize(
     ("right", "wrong"), [("/holdfast_\\w+", "/no_such_database"), ("user=postgres", "user=nobody_here")]
 )
-def test_a_server_that_refuses_us_is_not_waited_for(start, postgres_url, right, wrong):
+def test_a_server_that_rejects_the_login_is_not_retried(start, postgres_url, right, wrong):
     url = re.sub(right, wrong, postgres_url, count=1)
     assert url != postgres_url
     assert_refused_in_one_line(start(url))
 
 
-def test_a_path_that_is_no_file_is_not_waited_for(start, tmp_path):
+def test_a_path_that_is_not_a_file_is_not_retried(start, tmp_path):
     (tmp_path / "jobs.db").mkdir()
     assert_refused_in_one_line(start(f"sqlite:///{tmp_path / 'jobs.db'}"))
 
@@ -121,13 +121,13 @@ def test_a_supervisor_stops_while_its_workers_wait(start):
     assert "killed" not in supervisor.log
 
 
-def test_a_supervisor_that_shall_fail_fast_gives_up(start):
+def test_a_supervisor_with_fail_fast_gives_up(start):
     supervisor = start(NOWHERE, "--processes", "2", "--fail-fast")
     assert supervisor.wait(60) == 2
     assert "supervisor gave up" in supervisor.log
 
 
-def test_an_embedded_worker_raises_at_once_unless_it_is_asked_to_wait(app, monkeypatch):
+def test_an_embedded_worker_raises_at_once_unless_wait_is_set(app, monkeypatch):
     tries = []
 
     def refuse_twice(*_):
@@ -145,7 +145,7 @@ def test_an_embedded_worker_raises_at_once_unless_it_is_asked_to_wait(app, monke
     assert len(tries) == 3
 
 
-def test_a_database_that_goes_away_during_the_start_hooks_is_waited_for(app, monkeypatch):
+def test_a_worker_waits_for_a_database_lost_during_start_hooks(app, monkeypatch):
     opened = []
     open_session = app.store.sessions.open
 
@@ -168,7 +168,7 @@ def test_pauses_grow_to_a_bound():
     assert pause_after(1, 1.0) == 0.75
 
 
-def test_what_refuses_us_is_not_tried_again():
+def test_rejected_logins_are_not_retried():
     def refuse():
         raise AccessDenied("wrong password")
 
@@ -176,7 +176,7 @@ def test_what_refuses_us_is_not_tried_again():
         retry_until_available(refuse, lambda: False)
 
 
-# Told to stop during the start
+# Stop requests during the start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
@@ -201,7 +201,7 @@ def test_a_supervised_worker_stops_during_a_long_start_hook(start, sqlite_url, l
     assert ledger.lines()[-2:] == ["closed too", "closed"]
 
 
-async def test_an_async_worker_is_told_to_stop_during_its_start(app, ledger):
+async def test_an_async_worker_can_be_stopped_during_its_start(app, ledger):
     @app.on_start
     def opened():
         yield
@@ -241,7 +241,7 @@ async def test_an_async_worker_that_waits_for_its_database_can_be_cancelled(app,
         await asyncio.sleep(0.01)
 
 
-def test_a_start_told_to_stop_while_it_waits_is_aborted():
+def test_a_stop_request_aborts_a_waiting_start():
     def refuse():
         raise StoreUnavailable("gone")
 

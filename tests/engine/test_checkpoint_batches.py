@@ -1,4 +1,4 @@
-"""Checkpoints of steps from one turn of the event loop are written as one batch; what can go wrong with it."""
+"""Checkpoints of steps from one turn of the event loop are written as one batch, also after failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNS = 30
 
 @pytest.fixture
 def bundles(app, ledger):
-    """A worker that is held up, and runs whose steps have all returned: their checkpoints stand in one bundle."""
+    """Return a worker with a paused committer whose queue holds one batch with a checkpoint of each run."""
     go: asyncio.Event | None = None
 
     async def effect(n: int) -> int:
@@ -62,7 +62,7 @@ def bundles(app, ledger):
 
 
 def finish(components, runs):
-    """Write all there is, until no run is in hand."""
+    """Commit until no run is claimed."""
     queue, state = components.queue, components.state
     wait_until(lambda: components.committer.tick() and not queue.backlog and not len(state))
     return [run.info().state for run in runs]
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_a_lost_run_fails_alone(bundles, ledger):
     assert states[7] == "cancelled"
 
 
-def test_a_batch_is_recognized_after_its_answer_was_lost(app, bundles, monkeypatch, ledger):
+def test_a_batch_is_recognized_after_its_reply_was_lost(app, bundles, monkeypatch, ledger):
     components, runs = bundles
     losing = FirstReplyLost(components.store.journal.record_steps)
     monkeypatch.setattr(components.store.journal, "record_steps", losing)
@@ -158,32 +158,32 @@ def test_only_small_checkpoints_of_one_session_are_batched():
 
 @pytest.fixture
 def alone():
-    """A committer, its session, and what it asked of the store."""
-    duty, asked = WorkerState(), []
+    """Return a committer, its session and the store calls that it made."""
+    state, calls = WorkerState(), []
 
     def end(*_given):
         raise StoreUnavailable("gone")
 
     def record_steps(session, *_given):
-        asked.append(session)
+        calls.append(session)
         return True
 
     store = SimpleNamespace(
         journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, release=end)
     )
     session = Session("worker", "{}")
-    duty.begin(session)
-    committer = Committer(store, duty, WriteQueue(), print, lambda: None, print)  # type: ignore[arg-type]
-    return committer, session.id, asked
+    state.begin(session)
+    committer = Committer(store, state, WriteQueue(), print, lambda: None, print)  # type: ignore[arg-type]
+    return committer, session.id, calls
 
 
 def test_writes_of_an_ended_session_are_discarded(alone):
-    committer, _, asked = alone
+    committer, _, calls = alone
     committer._queue._ready.extend(batch_checkpoints([write("an earlier one"), write("an earlier one")]))
     assert committer._queue.backlog == 2
     committer.tick()
     assert committer._queue.backlog == 0
-    assert asked == []
+    assert calls == []
 
 
 def over(session, *, durable):
@@ -199,7 +199,7 @@ def on_loop(committer):
 
 
 def test_checkpoints_follow_earlier_writes_of_their_turn(alone):
-    """Of a wait that author code gave up before it, a replay would not know otherwise."""
+    """Otherwise replay would not know of a wait that task code cancelled before the checkpoint."""
     committer, session, _ = alone
     on_loop(committer)
     withdraw = PendingWrite(
@@ -225,7 +225,7 @@ def test_only_checkpoints_and_their_ends_wait_for_the_end_of_the_turn(alone):
 
 
 def test_a_batch_counts_as_backlog_while_it_is_taken(alone, monkeypatch):
-    """Another thread says something right behind the look at what there is."""
+    """Another thread submits a write right after the committer took the queue."""
     committer, session, _ = alone
     seen = []
 
@@ -242,7 +242,7 @@ def test_a_batch_counts_as_backlog_while_it_is_taken(alone, monkeypatch):
 
 
 def test_an_end_follows_the_checkpoints_before_it(alone):
-    committer, session, asked = alone
+    committer, session, calls = alone
     on_loop(committer)
     end = over(session, durable=True)
     committer._queue.submit(write(session))
@@ -253,7 +253,7 @@ def test_an_end_follows_the_checkpoints_before_it(alone):
     assert [task.count for task in committer._queue._ready] == [2, 1]
     with pytest.raises(StoreUnavailable):
         committer.tick()
-    assert (asked, list(committer._queue._ready)) == ([session], [end]), "what is written isn't written again"
+    assert (calls, list(committer._queue._ready)) == ([session], [end]), "what is written isn't written again"
 
 
 def test_batch_size_counts_the_writes_in_checkpoint_batches():

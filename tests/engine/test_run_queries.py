@@ -1,4 +1,4 @@
-"""Reading runs: handles, pages, results, histories; and the two forms of every verb."""
+"""Reading runs: handles, pages, results, histories; and the blocking and async form of every method."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_history_names_the_worker_and_its_times_ascend(app, work):
     assert history[0].data == {"task": "work", "queue": "default"}
 
 
-def test_history_shows_the_attempt_under_way(app):
+def test_history_shows_the_running_attempt(app):
     seen = []
 
     @app.task(name="look")

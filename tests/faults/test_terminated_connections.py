@@ -1,4 +1,4 @@
-"""Case 48: a DBA ends connections of workers with pg_terminate_backend, any of them, again and again."""
+"""An administrator repeatedly ends connections of workers with pg_terminate_backend."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.wait_until import wait_until
 
 ROUND = 30
 ENOUGH = 5
-"""How often each kind of connection is ended at least."""
+"""Minimum number of terminations per kind of connection."""
 MOST_ROUNDS = 10
 KINDS = {"claim", "commit", "heartbeat", "housekeeping", "listener", "client", "transaction-1"}
-"""The purposes of a worker's connections, as `application_name` tells them."""
+"""The purposes of a worker's connections, from `application_name`."""
 VICTIMS = (
     "select pid, application_name from pg_stat_activity"
     " where datname = current_database() and application_name like 'holdfast %' and pid <> pg_backend_pid()"
@@ -31,7 +31,7 @@ def effects(ledger):
 
 
 class Dba:
-    """Ends connections of workers, those of kinds that were ended seldom first."""
+    """Terminates connections of workers, the least often terminated kinds first."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
@@ -47,7 +47,7 @@ class Dba:
                 self.ended[name.removeprefix("holdfast ")] += 1
 
     def left(self) -> set[str]:
-        """The kinds of connections that weren't ended often enough."""
+        """Return the kinds of connections that were not terminated often enough."""
         return {kind for kind in KINDS if self.ended[kind] < ENOUGH}
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ def dba(postgres_url):
 
 
 def work_while_connections_end(app, dba) -> tuple[list[Any], int]:
-    """The runs, and how many of each task there are."""
+    """Enqueue the runs and return them with their number per task."""
     runs: list[Any] = []
     looks = itertools.count()
 
@@ -89,10 +89,9 @@ def work_while_connections_end(app, dba) -> tuple[list[Any], int]:
     return runs, len(runs) // 3
 
 
-def test_connections_that_a_dba_ends_lose_nothing_and_stick_nothing(
+def test_terminated_connections_lose_no_runs_and_block_none(
     postgres_url, app_on_postgres, dba, processes, ledger, capsys
 ):
-    """Case 48."""
     app = app_on_postgres
     with psycopg.connect(postgres_url) as own:
         own.execute("create table paid (n int not null)")

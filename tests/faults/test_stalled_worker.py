@@ -1,4 +1,4 @@
-"""A worker that doesn't get to run for longer than its lease: stopped by SIGSTOP, or kept from running by the GIL."""
+"""A worker that stalls for longer than its lease: stopped by SIGSTOP or blocked by the GIL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def worker_pid(entry):
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread"])
-def test_a_worker_stopped_past_its_lease_writes_nothing_and_goes_on_under_a_new_session(
+def test_a_worker_stopped_past_its_lease_writes_nothing_and_opens_a_new_session(
     app, database_url, start_worker, ledger, task
 ):
     stopped = start_worker(database_url, lease=2)
@@ -54,7 +54,7 @@ def test_a_worker_stopped_past_its_lease_writes_nothing_and_goes_on_under_a_new_
     assert ledger.words()[-1] == ["7", str(stopped.pid)]
 
 
-def test_work_that_holds_the_gil_past_the_lease_is_taken_over_and_a_warning_names_it(
+def test_a_run_that_holds_the_gil_past_the_lease_is_recovered_and_named_in_a_warning(
     app, database_url, start_worker, ledger
 ):
     greedy = start_worker(database_url, lease=1)

@@ -155,7 +155,7 @@ def test_a_run_that_is_due_and_overdue_is_not_promoted(timed_app, clock):
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
 def test_a_run_claimed_after_its_deadline_does_not_start(timed_app, clock, ledger, monkeypatch, is_async):
-    """The timekeeper may be late."""
+    """The timer loop may be late."""
 
     async def late() -> None:
         ledger.write("ran")

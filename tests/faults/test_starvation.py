@@ -1,4 +1,4 @@
-"""A run that reschedules itself without pause queues behind work that was ready before it: nobody starves."""
+"""A run that reschedules itself without pause queues behind earlier work, so no run starves."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ JOBS = 5
 
 
 class Round(State):
-    """As the worker has it."""
+    """The state of the worker's state machine, without its code."""
 
     async def run(self, ctx: Context) -> Done[None]: ...
 
 
 @pytest.mark.parametrize("what", ["machine", "retry", "sleeper", "sync_sleeper"])
-def test_jobs_start_in_their_turn_beside_a_run_that_never_rests(app, database_url, processes, ledger, what):
-    """Before, five jobs at a worker with one slot waited for as long as the machine moved."""
+def test_jobs_start_in_order_beside_a_run_that_reschedules_itself(app, database_url, processes, ledger, what):
+    """Regression: five jobs on a worker with one slot waited until the state machine ended."""
     worker = processes.start(APPS / "rescheduling.py", database_url, ledger.path)
     if what == "machine":
         restless = app.machine("machine", Round, history=10).enqueue(Round())

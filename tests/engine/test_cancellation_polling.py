@@ -18,7 +18,7 @@ from tests.support.wait_until import wait_until
 
 
 class HandClock:
-    """Monotonic time for the heartbeat, moved by the test."""
+    """A manual monotonic clock for the heartbeat."""
 
     def __init__(self) -> None:
         self.seconds = time.monotonic()  # sessions compare it with the real one
@@ -36,7 +36,7 @@ def hand_clock(monkeypatch):
 
 @pytest.fixture
 def beating(app, hand_clock, monkeypatch):
-    """A worker with a lease of 60 s whose heartbeat the test ticks itself, and what it asked of the database."""
+    """A worker with a lease of 60 s whose heartbeat the test ticks, and the statements of the heartbeat."""
     worker = app.worker(lease=60, grace=0)
     asked: list[tuple[str, float]] = []
     renew, still_held = app.store.sessions.renew, app.store.claims.find_running

@@ -142,7 +142,7 @@ def test_a_retry_of_a_cancelled_run_does_not_wait_for_a_thread_that_never_ends(a
 
 
 def test_a_cancelled_thread_past_its_timeout_is_released_when_it_ends(app, ledger, monkeypatch):
-    """Its end is refused, the run being cancelled; the mark on it must stay all the same."""
+    """The store rejects the end of the cancelled run, but the run must keep its session until the thread ends."""
     monkeypatch.setattr(runner, "ABANDON_AFTER_S", 600)
     release = threading.Event()
 
