@@ -196,7 +196,7 @@ def _judge_failures(verdict: Verdict, facts: Facts) -> None:
         _, dot, name = (run.mark or "").partition(".")
         if expected is None or expected.state(dot + name) != "failed" or run.code == "crashed":
             verdict.wrongly_failed.append(f"{run.mark} (run {run.id}) failed: {run.error}")
-    # A session dies once, but may report crashes of single runs before that (a blocked event loop, a dead task process).
+    # A session dies once, but may report crashes of single runs before (a blocked event loop, a dead task process).
     # Those history entries carry its fence.
     crashes = [entry for entry in facts.history if entry.kind in LOST]
     reported = {(entry.run, entry.session) for entry in crashes if entry.fence is not None}
