@@ -52,7 +52,7 @@ class Status(BaseModel):
 
 
 @app.task(retry=Retry(max_attempts=5))
-async def fulfil(ctx: Context, order: Order) -> Receipt:
+async def fulfill(ctx: Context, order: Order) -> Receipt:
     boxes = []
     for number in range(1, order.pieces + 1):
         boxes.append(await ctx.step(pack, order.item, number))
@@ -79,7 +79,7 @@ site.mount("/holdfast", board)
 
 @site.post("/orders", status_code=202)
 async def take(order: Order, idempotency_key: Annotated[str | None, Header()] = None) -> Status:
-    task = fulfil if idempotency_key is None else fulfil.options(key=idempotency_key)
+    task = fulfill if idempotency_key is None else fulfill.options(key=idempotency_key)
     try:
         return await status_of(await task.aenqueue(order))
     except KeyConflict as conflict:

@@ -38,10 +38,10 @@ def test_a_rolled_back_order_leaves_no_run(postgres_project):
         from django.db import transaction
         from holdfast.integrations.django import app
         from shop.models import Order
-        from shop.tasks import fulfil
+        from shop.tasks import fulfill
         try:
             with transaction.atomic():
-                fulfil.options(connection="django").enqueue(Order.objects.create(item="rope").pk)
+                fulfill.options(connection="django").enqueue(Order.objects.create(item="rope").pk)
                 raise RuntimeError
         except RuntimeError:
             print(Order.objects.count(), len(app.runs()))
@@ -65,7 +65,7 @@ def test_migrate_makes_our_tables_in_djangos_database(postgres_project):
 def test_the_command_line_has_the_projects_app_and_keeps_its_exit_codes(project: Project):
     project.add("words.py", WORDS)
     said = project.manage("migrate") + project.run("import words")
-    assert "shop.tasks.fulfil" in said
+    assert "shop.tasks.fulfill" in said
     assert "shop.reports.report" in said
     assert "exit 0 tasks --settings=shop.settings" in said
     assert "exit 0 runs --json" in said
@@ -112,7 +112,7 @@ def test_a_plain_command_line_sets_django_up(project: Project):
         command = [sys.executable, "-m", "holdfast.cli", "tasks", "--app", "holdfast.integrations.django:app"]
         print(subprocess.run(command, capture_output=True, text=True).stdout)
     """)
-    assert "shop.tasks.fulfil" in listed
+    assert "shop.tasks.fulfill" in listed
 
 
 WATCHED = """
@@ -201,7 +201,7 @@ TESTS = """
     from holdfast.client import completion_listener, results
     from holdfast.integrations.django import app
     from shop.models import Order
-    from shop.tasks import confirm, fulfil
+    from shop.tasks import confirm, fulfill
 
     results.LISTEN_FROM_S, completion_listener.LINGER_S = 0.0, 600.0  # it would block dropping the database
 
@@ -209,7 +209,7 @@ TESTS = """
         def test_a_worker_sees_the_test_database(self):
             with transaction.atomic():
                 order = Order.objects.create(item="lamp")
-                run = fulfil.options(connection="django").enqueue(order.pk)
+                run = fulfill.options(connection="django").enqueue(order.pk)
             with app.worker():
                 assert run.result(timeout=60) == "a mail about lamp"
             assert Order.objects.get().shipped
