@@ -321,6 +321,23 @@ def test_a_run_that_a_fault_killed_alone_may_be_charged(calm: Facts, cause: str)
     assert verdict.charged == 1
 
 
+def test_a_crash_that_the_session_reported_itself_is_not_part_of_its_death(calm: Facts):
+    """The session first reported a run that blocked its event loop; later a fault killed it with one run in it."""
+    run = innocent(calm)
+    blocker = RunRow("block-96", "block-96", "failed", 2, None, '{"code": "crashed"}')
+    facts = dataclasses.replace(
+        calm,
+        runs=[*calm.runs, blocker],
+        acknowledged={**calm.acknowledged, "block-96": "block-96"},
+        history=[*calm.history, Entry("block-96", 3, 90.0, "crashed", 2, SESSION), *given_back(run)],
+        charges=[Charge("block-96", SESSION, 90.0), Charge(run, SESSION, 103.0)],
+        attacks=[Attack(7, 100.0, 100.0)],
+    )
+    verdict = judge(facts)
+    assert verdict.good, verdict.findings
+    assert verdict.charged == 1
+
+
 @pytest.mark.parametrize(
     ("mark", "state", "code", "found"),
     [

@@ -196,13 +196,17 @@ def _judge_failures(verdict: Verdict, facts: Facts) -> None:
         _, dot, name = (run.mark or "").partition(".")
         if expected is None or expected.state(dot + name) != "failed" or run.code == "crashed":
             verdict.wrongly_failed.append(f"{run.mark} (run {run.id}) failed: {run.error}")
-    in_session = Counter(entry.session for entry in facts.history if entry.kind in LOST)
-    charges_of = Counter(charge.session for charge in facts.charges)
+    # A session dies once, but may report crashes of single runs before (a blocked event loop, a dead task process).
+    # Those history entries carry its fence.
+    crashes = [entry for entry in facts.history if entry.kind in LOST]
+    reported = {(entry.run, entry.session) for entry in crashes if entry.fence is not None}
+    died_with = Counter(entry.session for entry in crashes if entry.fence is None)
+    charges_of = Counter(charge.session for charge in facts.charges if (charge.run, charge.session) not in reported)
     for charge in facts.charges:
         if charge.run not in innocent:
             continue
         what = f"{innocent[charge.run].mark} (run {charge.run}) was charged with the end of {charge.session}"
-        together = max(in_session[charge.session], charges_of[charge.session])
+        together = max(died_with[charge.session], charges_of[charge.session])
         if together > 1:
             verdict.wrongly_failed.append(f"{what}, which had {together} runs")
         elif not _caused_from_outside(facts, charge):

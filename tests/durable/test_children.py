@@ -310,7 +310,7 @@ def test_enqueue_makes_an_independent_run_once(app, waiter, ledger):
     assert fetch(app, "select count(*) from {}runs") == [(2,)]
 
 
-def test_enqueue_with_a_key_finds_the_run_that_has_it_and_a_conflict_reaches_author_code(app, child):
+def test_enqueue_with_a_key_finds_the_run_that_has_it_and_a_conflict_reaches_user_code(app, child):
     @app.task(name="parent")
     async def parent(ctx: Context) -> list[str]:
         keyed = child.options(key="order-1")

@@ -37,7 +37,7 @@ def play(app, interpreter, program):
 
 def check(seen, program):
     for before, after in pairwise(seen):
-        assert after[: len(before)] == before, f"{program}: author code saw another order in a replay"
+        assert after[: len(before)] == before, f"{program}: user code saw another order in a replay"
 
 
 def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):

@@ -158,7 +158,7 @@ def test_a_claim_that_returns_after_its_session_was_lost_does_not_start(app, led
         run = work.enqueue()
         assert run.result(timeout=30) == "ok"
     assert lost
-    assert len(ledger.lines()) == 1, "author code ran under a lost lease"
+    assert len(ledger.lines()) == 1, "user code ran under a lost lease"
     assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]
 
 

@@ -248,7 +248,7 @@ def test_outputs_cant_be_iterated_searched_or_asked_for_attributes(g, give):
         output[1.5]
     with refused("not with True"):
         output[True]
-    with refused("a.output: give the default last, to the part: output['n'].default(…)"):
+    with refused("a.output: call default last: output['n'].default(…)"):
         output.default({})["n"]
     with pytest.raises(TypeError, match="unhashable"):
         hash(output)

@@ -19,7 +19,7 @@ def app(database_url):
 
 @pytest.fixture
 def mark(tmp_path):
-    """A file that author code leaves its process ids in."""
+    """A file that user code leaves its process ids in."""
     return Mark(tmp_path / "mark")
 
 
@@ -38,7 +38,7 @@ class Mark(str):
 
 @pytest.fixture
 def children():
-    """The processes for author code that this test process has now, zombies too."""
+    """The processes for user code that this test process has now, zombies too."""
 
     def look() -> list[psutil.Process]:
         own = psutil.Process(os.getpid()).children()

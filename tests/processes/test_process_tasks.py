@@ -241,7 +241,7 @@ def test_memory_is_only_for_processes_and_a_number_of_bytes(app):
 
 
 def test_an_answer_sent_right_before_death_counts(monkeypatch):
-    """Else an attempt whose author code had begun would be begun again, and nobody would know of the first."""
+    """Else an attempt whose user code had begun would be begun again, and nobody would know of the first."""
     monkeypatch.setattr(pool, "POLL_INTERVAL_S", 0)
     child = object.__new__(pool.TaskProcess)
     child._answers, said = os.pipe()

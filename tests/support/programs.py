@@ -1,6 +1,6 @@
 """Random durable functions: trees of steps, waits and children under gather, groups, as_completed, wait and locks.
 
-`Interpreter` plays them, and keeps what author code saw in each attempt, in order: a replay must show it the same.
+`Interpreter` plays them, and keeps what user code saw in each attempt, in order: a replay must show it the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Program = list[Any]
 TURNS = st.integers(0, 4)
 """How many turns of the loop the function of a step takes."""
 PAUSE = st.integers(0, 1)
-"""How many turns author code takes before it goes on. A replay gives it some, but not any number of them."""
+"""How many turns user code takes before it goes on. A replay gives it some, but not any number of them."""
 DEEPEST = 3
 
 

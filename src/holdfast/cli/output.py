@@ -72,7 +72,7 @@ def _is_printable(c: str) -> bool:
 
 
 def is_interactive() -> bool:
-    """Tell whether the output goes to a terminal."""
+    """Return whether the output goes to a terminal."""
     return sys.stdout.isatty()
 
 

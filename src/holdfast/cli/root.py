@@ -92,7 +92,7 @@ class HoldfastGroup(click.Group):
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Tell whether Ctrl-C caused an error: it may interrupt a lock's own cleanup, which then raises another error."""
+    """Return whether Ctrl-C caused an error: it may interrupt a lock's own cleanup, which then raises another error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

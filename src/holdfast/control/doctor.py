@@ -31,7 +31,7 @@ class HealthReport(msgspec.Struct, frozen=True):
 
     @property
     def well(self) -> bool:
-        """Tell whether there are no findings of level `wrong`."""
+        """Whether there are no findings of level `wrong`."""
         return all(finding.level != "wrong" for finding in self.findings)
 
 

@@ -52,7 +52,7 @@ class QueueControl:
         ]
 
     def paused(self) -> dict[str, bool]:
-        """Tell for each queue whether it is paused, without counting runs."""
+        """Return for each queue whether it is paused, without counting runs."""
         return {row.name: bool(row.paused) for row in self._all()}
 
     def names(self) -> set[str]:

@@ -86,7 +86,7 @@ class TokenControl:
         raise ConfigError(f"token {id[:40]!r} does not exist; `holdfast token list` lists the ids")
 
     def exist(self) -> bool:
-        """Tell whether any valid token exists."""
+        """Return whether any valid token exists."""
         return self._store.tokens.has_any()
 
     def check(self, id: str, credential: str) -> TokenInfo | None:

@@ -93,7 +93,7 @@ class Authenticator:
         return found
 
     def is_open(self) -> bool:
-        """Tell whether no login is needed: started unlocked, and no token has been created since."""
+        """Return whether no login is needed: started unlocked, and no token has been created since."""
         return self._unlocked and self._env_hash is None and not self._control.tokens.exist()
 
     def login_cookie(self, token: str) -> str | None:

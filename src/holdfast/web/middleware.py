@@ -76,7 +76,7 @@ class SecurityMiddleware:
         return None
 
     def allows_host(self, host: str) -> bool:
-        """Tell whether a Host header names this site. An IP address can't be another site's name."""
+        """Return whether a Host header names this site. An IP address can't be another site's name."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:

@@ -4,7 +4,7 @@
 
 Point after point, from FIRST on in steps of STRIDE, until a run goes through without a kill. `each`: every worker of a
 run is killed after as many commits, not only the first; `inside`: the kill is between the statements of a transaction
-of author code. Then once at a commit with each of the statements: what the Nth commit is depends on how commits were
+of user code. Then once at a commit with each of the statements: what the Nth commit is depends on how commits were
 grouped, so that counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts, for the test
 to judge. Workers are forks of this process, which has imported everything and opens no database itself.
 """
@@ -42,7 +42,7 @@ on_sqlite = url.startswith("sqlite")
 
 
 class InsideKiller:
-    """Kills where a transaction of author code has so many statements behind it."""
+    """Kills where a transaction of user code has so many statements behind it."""
 
     def __init__(self, at: int) -> None:
         self._at = at

@@ -33,7 +33,7 @@ class ChartLine:
 
     @property
     def is_point(self) -> bool:
-        """Tell whether the line is a single point, which is drawn larger."""
+        """Whether the line is a single point, which is drawn larger."""
         return len(set(self.points.split())) == 1
 
 
