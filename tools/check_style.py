@@ -38,8 +38,8 @@ NOT_IMPERATIVE = re.compile(
 )
 
 METAPHORS = frozenset({
-    "clerk", "clockwork", "conductor", "crew", "crews", "crowd", "desk", "family", "house", "houses", "leash", "lookout",
-    "meeting", "mirror", "past", "player", "score", "stage", "story", "troupe", "warden", "world",
+    "clerk", "clockwork", "conductor", "crew", "crews", "crowd", "desk", "family", "house", "houses", "leash",
+    "lookout", "meeting", "mirror", "past", "player", "score", "stage", "story", "troupe", "warden", "world",
 })  # fmt: skip
 GERUNDS_ALLOWED = frozenset({"framing", "listing", "logging", "testing", "timing", "tracing", "typing"})
 
