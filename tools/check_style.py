@@ -38,8 +38,8 @@ NOT_IMPERATIVE = re.compile(
 )
 
 METAPHORS = frozenset({
-    "clerk", "conductor", "crew", "crowd", "desk", "family", "house", "houses", "leash", "lookout", "past", "player",
-    "score", "story", "warden",
+    "clerk", "clockwork", "conductor", "crew", "crews", "crowd", "desk", "family", "house", "houses", "leash",
+    "lookout", "meeting", "mirror", "past", "player", "score", "stage", "story", "troupe", "warden", "world",
 })  # fmt: skip
 GERUNDS_ALLOWED = frozenset({"framing", "listing", "logging", "testing", "timing", "tracing", "typing"})
 
@@ -160,8 +160,10 @@ def is_protocol(node: ast.ClassDef) -> bool:
 
 
 def check_module_names() -> Iterator[str]:
-    for path in [*PACKAGE.rglob("*"), *(ROOT / "benchmarks").rglob("*")]:
+    for path in [path for folder in (PACKAGE, ROOT / "benchmarks", ROOT / "tests") for path in folder.rglob("*")]:
         if path.suffix not in (".py", ".sql") or "migrations" in path.parts:  # Databases store the names of migrations.
+            continue
+        if path.name.startswith("test_"):  # A test may be named after an activity.
             continue
         words = path.stem.split("_")
         if METAPHORS.intersection(words):

@@ -20,7 +20,7 @@ class Round(State):
 @pytest.mark.parametrize("what", ["machine", "retry", "sleeper", "sync_sleeper"])
 def test_jobs_start_in_order_beside_a_run_that_reschedules_itself(app, database_url, processes, ledger, what):
     """Regression: five jobs on a worker with one slot waited until the state machine ended."""
-    worker = processes.start(APPS / "rescheduling.py", database_url, ledger.path)
+    worker = processes.start(APPS / "rescheduled.py", database_url, ledger.path)
     if what == "machine":
         restless = app.machine("machine", Round, history=10).enqueue(Round())
     else:

@@ -11,6 +11,8 @@ from holdfast.cli.output import TableColumn, format_ago, format_duration, note, 
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from holdfast.control.limits import CounterInfo, LimitInfo
     from holdfast.control.queues import QueueInfo
     from holdfast.control.workers import WorkerInfo
@@ -91,11 +93,8 @@ def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
     with connect(shared) as control:
         known = control.queues.names()
         changed = control.queues.pause(queue)
-    if shared.json:
-        show_json([{"queue": name, "paused": True, "changed": name in changed} for name in queue])
-        return
-    for name in queue:
-        show_line(f"{name}  {'paused' if name in changed else 'already paused'}")
+    _show_changes(shared, queue, changed, paused=True)
+    for name in () if shared.json else queue:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             note(f"queue {name} has never had a run; is the name correct? Known queues: {listed}")
@@ -115,11 +114,16 @@ def resume(shared: SharedOptions, queue: tuple[str, ...]) -> None:
 
     with connect(shared) as control:
         changed = control.queues.resume(queue)
+    _show_changes(shared, queue, changed, paused=False)
+
+
+def _show_changes(shared: SharedOptions, queues: Sequence[str], changed: Collection[str], *, paused: bool) -> None:
     if shared.json:
-        show_json([{"queue": name, "paused": False, "changed": name in changed} for name in queue])
+        show_json([{"queue": name, "paused": paused, "changed": name in changed} for name in queues])
         return
-    for name in queue:
-        show_line(f"{name}  {'resumed' if name in changed else 'was not paused'}")
+    done, unchanged = ("paused", "already paused") if paused else ("resumed", "was not paused")
+    for name in queues:
+        show_line(f"{name}  {done if name in changed else unchanged}")
 
 
 @holdfast.command()

@@ -47,13 +47,17 @@ def parse_rate(text: object, what: str) -> Rate:
 
 
 class LimitCounter(msgspec.Struct):
-    """A counter and its limits. `log` has the starts within the last period, oldest first, as [time, count]."""
+    """A counter and its limits.
+
+    `log` has the starts within the last period, oldest first, as [time, count]. `check_at`: when the runs parked on the
+    counter are checked again, None if there are none.
+    """
 
     used: int = 0
     concurrency: int | None = None
     rate: Rate | None = None
     log: list[list[int]] = msgspec.field(default_factory=list)
-    look_at: int | None = None
+    check_at: int | None = None
 
     def free(self, now: int) -> int | None:
         """Return how many more runs may start now; None if unlimited."""
@@ -117,9 +121,9 @@ def admit(
             counters[key].take(now)
             free = left[key]
             left[key] = None if free is None else free - 1
-    waited_for = set(parked.values()) | {key for key, counter in counters.items() if counter.look_at is not None}
+    waited_for = set(parked.values()) | {key for key, counter in counters.items() if counter.check_at is not None}
     for key in waited_for:
         counter = counters[key]
         opens = counter.opens_at(now)
-        counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
+        counter.check_at = opens if counter.check_at is None else min(counter.check_at, opens)
     return Admission(admitted, parked)

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.model.names import counted
+
 Schema = Mapping[str, Any]
 
 _FORMATS: dict[str, Any] = {
@@ -30,9 +32,6 @@ _NAMES = {
     float: "a number",
     type(None): "null",
 }
-
-
-_SINGULAR = {"entries": "entry", "items": "item", "characters": "character"}
 
 
 def find_mismatch(value: Any, schema: Schema) -> str | None:
@@ -134,7 +133,7 @@ def _object(value: dict[str, Any], schema: Schema, where: str, defs: Mapping[str
             yield from _violations(item, properties[name], f"{where}[{name!r}]", defs)
         else:
             yield from _violations(item, schema.get("additionalProperties", True), f"{where}[{name!r}]", defs)
-    yield from _size(len(value), schema, where, "Properties", "entries")
+    yield from _size(len(value), schema, where, "Properties", "entry", "entries")
 
 
 def _array(value: list[Any], schema: Schema, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
@@ -142,7 +141,7 @@ def _array(value: list[Any], schema: Schema, where: str, defs: Mapping[str, Any]
     for index, item in enumerate(value):
         each = first[index] if index < len(first) else schema.get("items", True)
         yield from _violations(item, each, f"{where}[{index}]", defs)
-    yield from _size(len(value), schema, where, "Items", "items")
+    yield from _size(len(value), schema, where, "Items", "item")
 
 
 def _string(value: str, schema: Schema, where: str, _defs: Mapping[str, Any]) -> Iterator[str]:
@@ -154,7 +153,7 @@ def _string(value: str, schema: Schema, where: str, _defs: Mapping[str, Any]) ->
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
             yield f"{where} is not a valid {schema['format']}"
-    yield from _size(len(value), schema, where, "Length", "characters")
+    yield from _size(len(value), schema, where, "Length", "character")
 
 
 def _number(value: float, schema: Schema, where: str, _defs: Mapping[str, Any]) -> Iterator[str]:
@@ -170,15 +169,11 @@ def _number(value: float, schema: Schema, where: str, _defs: Mapping[str, Any]) 
             yield f"{where} must be {words} {schema[keyword]}, not {value}"
 
 
-def _size(size: int, schema: Schema, where: str, keyword: str, what: str) -> Iterator[str]:
+def _size(size: int, schema: Schema, where: str, keyword: str, noun: str, plural: str = "") -> Iterator[str]:
     if size < schema.get(f"min{keyword}", 0):
-        yield f"{where} must have at least {_count(schema[f'min{keyword}'], what)}, not {size}"
+        yield f"{where} must have at least {counted(schema[f'min{keyword}'], noun, plural)}, not {size}"
     if size > schema.get(f"max{keyword}", size):
-        yield f"{where} may have at most {_count(schema[f'max{keyword}'], what)}, not {size}"
-
-
-def _count(number: int, plural: str) -> str:
-    return f"{number} {plural if number != 1 else _SINGULAR[plural]}"
+        yield f"{where} may have at most {counted(schema[f'max{keyword}'], noun, plural)}, not {size}"
 
 
 def _same(left: Any, right: Any) -> bool:

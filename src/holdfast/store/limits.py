@@ -92,14 +92,14 @@ class LimitStore(StoreModule):
 
 
 def _counter_state(row: Sequence[Any]) -> CounterState:
-    counter_key, used, log, look_at, concurrency, rate, period, now, parked = row
+    counter_key, used, log, check_at, concurrency, rate, period, now, parked = row
     name, key = parse_counter_key(counter_key)
     allowed = None if rate is None else Rate(rate, period)
     counter = LimitCounter(used, concurrency, allowed, _parse_starts(log))
     counter.forget(now)
     started = sum(count for _, count in counter.log)
     return CounterState(
-        name, key, used, concurrency, allowed, started, parked, None if look_at is None else look_at - now
+        name, key, used, concurrency, allowed, started, parked, None if check_at is None else check_at - now
     )
 
 
@@ -159,7 +159,7 @@ def take_permits(tx: Tx, candidates: Sequence[tuple[str, str | None]]) -> tuple[
         tx.execute("park_runs", rows=json_rows({"id": id, "parked_on": key} for id, key in parked.items()))
         for key in {other for id, full in parked.items() for other in wanted[id] if other != full}:
             counter = counters[key]
-            if counter.look_at is not None and counter.free(now) != 0:
+            if counter.check_at is not None and counter.free(now) != 0:
                 _unpark(tx, key, counter, now)  # a parked run leaves its permit of this counter to the next
     _store_counters(tx, counters)
     return admitted, now
@@ -173,7 +173,7 @@ def return_permits(tx: Tx, limits: Iterable[str | None]) -> None:
     rows = json_rows(
         {"place": key, "name": parse_counter_key(key)[0], "number": number} for key, number in returned.items()
     )
-    waited_for = [key for key, look_at in tx.execute("return_permits", rows=rows) if look_at is not None]
+    waited_for = [key for key, check_at in tx.execute("return_permits", rows=rows) if check_at is not None]
     if waited_for:
         counters, now = _lock_counters(tx, waited_for)
         for key, counter in counters.items():
@@ -201,11 +201,11 @@ def _unpark(tx: Tx, key: str, counter: LimitCounter, now: int, size: int | None 
     size = 0 if free == 0 else size or free or MAX_UNPARKED_RUNS
     unparked = len(tx.execute("unpark_runs", parked_on=key, size=size)) if size else 0
     if not tx.execute("has_parked", parked_on=key):
-        counter.look_at = None
+        counter.check_at = None
     elif unparked < size:  # another transaction has locked the rest
-        counter.look_at = now + RECHECK_SOON_MICROS
+        counter.check_at = now + RECHECK_SOON_MICROS
     else:
-        counter.look_at = counter.opens_at(now)
+        counter.check_at = counter.opens_at(now)
 
 
 def _lock_counters(tx: Tx, keys: Iterable[str]) -> tuple[dict[str, LimitCounter], int]:
@@ -213,9 +213,9 @@ def _lock_counters(tx: Tx, keys: Iterable[str]) -> tuple[dict[str, LimitCounter]
     counters: dict[str, LimitCounter] = {}
     now = 0
     rows = json_rows({"place": key, "name": parse_counter_key(key)[0]} for key in keys)
-    for key, used, log, look_at, concurrency, rate, period, moment in tx.execute("lock_counters", rows=rows):
+    for key, used, log, check_at, concurrency, rate, period, moment in tx.execute("lock_counters", rows=rows):
         allowed = None if rate is None else Rate(rate, period)
-        counters[key] = LimitCounter(used, concurrency, allowed, _parse_starts(log), look_at)
+        counters[key] = LimitCounter(used, concurrency, allowed, _parse_starts(log), check_at)
         now = max(now, moment)
     return counters, now
 
@@ -224,7 +224,7 @@ def _store_counters(tx: Tx, counters: Mapping[str, LimitCounter]) -> None:
     rows = [
         {
             "place": key, "name": parse_counter_key(key)[0], "used": counter.used,
-            "log": msgspec.json.encode(counter.log).decode(), "look_at": counter.look_at,
+            "log": msgspec.json.encode(counter.log).decode(), "look_at": counter.check_at,
         }
         for key, counter in counters.items()
     ]  # fmt: skip

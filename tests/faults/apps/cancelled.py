@@ -74,7 +74,7 @@ def durable_in_step(ctx: SyncContext) -> None:
 
 @app.task(name="durable_in_body")
 def durable_in_body(ctx: SyncContext) -> None:
-    """Notices at its next operation, which raises."""
+    """Stop at the next operation, which raises."""
     note("began")
     try:
         while True:

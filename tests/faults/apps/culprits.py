@@ -1,4 +1,4 @@
-"""A worker process for tests of culprits and innocents: culprits.py URL LEDGER [--lease S] [--concurrency N].
+"""A worker process for tests of runs that harm their worker: culprits.py URL LEDGER [--lease S] [--concurrency N].
 
 Every effect goes into the ledger, with the process that had it. Also importable as an app: `HOLDFAST_URL`, `LEDGER`.
 """
@@ -37,7 +37,7 @@ ready_together = asyncio.Event()
 
 
 def note(what: str) -> int:
-    """Write an effect; how often it was written before."""
+    """Write an effect and return how often it was written before."""
     before = sum(words[0] == what for words in ledger.words())
     ledger.write(what, os.getpid())
     return before
@@ -92,7 +92,7 @@ async def block_in_step(ctx: Context) -> None:
 
 @app.task(name="block_in_task", retry=ONCE, max_crashes=0)
 async def block_in_task() -> None:
-    """Block in a task of its own, as `gather` makes them."""
+    """Block in a separate asyncio task, as `gather` creates them."""
 
     async def wait() -> None:
         note("block")
@@ -172,7 +172,7 @@ def hang_once_released() -> None:
 
 @app.task(name="kill_after_timeout", retry=ONCE, timeout=0.5)
 def kill_after_timeout(seconds: float) -> None:
-    """Kill the process after the timeout, and before the thread is abandoned or just after that."""
+    """Kill the process after the timeout, right before or after the thread is abandoned."""
     time.sleep(seconds)
     os._exit(9)
 
@@ -196,7 +196,7 @@ async def write(ctx: Context) -> str:
 
 @app.task(name="swallow", retry=SOON, timeout=0.3)
 async def swallow() -> str:
-    """Swallow every cancellation, the first time."""
+    """Swallow every cancellation in the first attempt."""
     first = note("swallow") == 0
     while first:
         try:

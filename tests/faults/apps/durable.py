@@ -35,7 +35,7 @@ TABLE = "create table if not exists effects (mark text, name text)"
 
 
 class Effects:
-    """What steps, jobs and transactions do to outside systems."""
+    """Effects of steps, jobs and transactions on outside systems."""
 
     between: Callable[[int], None] = staticmethod(lambda _number: None)
 
@@ -60,13 +60,13 @@ class Effects:
         self.release(reserved)
 
     def insert(self, connection: Any, mark: str, name: str) -> str:
-        """Rows of the user's own, in the same database."""
+        """Insert user rows in the same database."""
         place = "?, ?" if "Sqlite" in type(connection).__name__ else "%s, %s"
         connection.execute(f"insert into effects (mark, name) values ({place})", (mark, name))
         return name
 
     def pay(self, connection: Any, mark: str) -> str:
-        """Several statements; the process may die before, between and after them."""
+        """Execute several statements; the process may die before, between and after them."""
         for number, name in enumerate(["p1", "p2", "p3"]):
             self.between(number)
             self.insert(connection, mark, name)
@@ -74,7 +74,7 @@ class Effects:
         return "paid"
 
     def begin(self, mark: str) -> int:
-        """Note that it began; how often it had begun before."""
+        """Note the start and return how often it started before."""
         before = sum(words[:2] == [mark, "began"] for words in self.ledger.words())
         self.ledger.write(mark, "began", "-", os.getpid())
         return before
@@ -83,7 +83,7 @@ class Effects:
         return self.ledger.path.with_name(f"release{number}").exists()
 
     def hold(self, mark: str) -> str:
-        """An effect, and then nothing until the test allows it."""
+        """Write an effect, then block until the test continues."""
         number = sum(words[:2] == [mark, "held"] for words in self.ledger.words())
         self.plain(mark, "held")
         while not self.released(number):
@@ -109,7 +109,7 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
 
     @app.task(name="talker", **settings)
     def talker(ctx: SyncContext, mark: str, parent: UUID) -> str:
-        """A plain durable child that emits an event, and sends its parent a message."""
+        """Sync durable child that emits an event and sends its parent a message."""
         ctx.step(do.plain, mark, "talks", name="talks")
         ctx.emit(f"go {mark}", "gone")
         ctx.sleep(0.02)
@@ -117,7 +117,7 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         return str(ctx.transaction(do.insert, mark, "t2"))
 
     def send(mark: str, parent: UUID) -> None:
-        """May be done twice, like every effect; the parent takes one."""
+        """May run twice, like every effect; the parent receives one message."""
         app.get_run(parent).send("note", "second")
         do.plain(mark, "sends")
 
@@ -192,12 +192,12 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         raise Fatal("enough")
 
     def send_number(mark: str, run: UUID, number: int) -> None:
-        """May be done twice; whoever receives it twice in a row knows."""
+        """May run twice; the receiver detects a repeated message."""
         app.get_run(run).send("number", number)
         do.plain(mark, f"n{number}")
 
     def awaited_or_sent(run: UUID) -> bool:
-        """Whether it waits for a number now, or was sent the last one in an earlier life."""
+        """Return whether the run waits for a number, or got the last one in an earlier attempt."""
         waiting = f"select 1 from {{}}waits where run = '{run}' and target = 'number' and outcome is null"
         return bool(fetch(app, f"{waiting} union all select 1 from {{}}messages where run = '{run}' and payload = '4'"))
 
@@ -220,7 +220,7 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         unseen = asyncio.ensure_future(ctx.receive("number"))
 
         async def send_unseen() -> None:
-            """To one who waits for it, and gives up before the loop has time to pass it on."""
+            """Send to a run that cancels its wait before the loop delivers the message."""
             while not (unseen.done() or awaited_or_sent(ctx.run_id)):
                 await asyncio.sleep(0.01)
             with ThreadPoolExecutor() as threads:
@@ -247,10 +247,10 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
 
 
 def add_graphs(app: Holdfast, do: Effects, settings: dict[str, Any], child: Task[[str], str]) -> None:
-    """Graphs whose nodes are children: one with a gate, conditions and another graph in it."""
+    """Declare graphs as children, one with a gate, conditions and a nested graph."""
 
     def conclude(mark: str, run: UUID) -> None:
-        """May be done twice; the gate is completed once. It may not be open yet."""
+        """May run twice; the gate is completed once, perhaps before it opens."""
         app.get_run(run).gate("ok").complete("yes", by="me")
         do.plain(mark, "concludes")
 
@@ -272,12 +272,12 @@ def add_graphs(app: Holdfast, do: Effects, settings: dict[str, Any], child: Task
 
 
 def add_tasks_that_wait(app: Holdfast, do: Effects, settings: dict[str, Any]) -> None:  # noqa: C901 - a list of tasks
-    """Those that a test stops, kills or lets go on at a moment of its choice."""
+    """Declare functions that a test stops, kills or resumes at a chosen point."""
     ledger = do.ledger
 
     @app.task(name="late", **settings)
     async def late(ctx: Context, mark: str) -> int:
-        """Waits in its body, then does what its mark says."""
+        """Wait in the body, then do what the mark says."""
         number = do.begin(mark)
         try:
             while not do.released(number):
@@ -348,7 +348,7 @@ def add_tasks_that_wait(app: Holdfast, do: Effects, settings: dict[str, Any]) ->
 
     @app.task(name="timed", **settings)
     async def timed(ctx: Context, seconds: float) -> list[float]:
-        """How long a sleep and a timeout took, by the database's clock."""
+        """Return the durations of a sleep and a timeout by the database's clock."""
         start = await ctx.now()
         await ctx.sleep(seconds)
         slept = await ctx.now()

@@ -42,7 +42,7 @@ on_sqlite = url.startswith("sqlite")
 
 
 class InsideKiller:
-    """Kills where a transaction of user code has so many statements behind it."""
+    """Kills the process after a number of statements of a step transaction."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -57,7 +57,7 @@ class InsideKiller:
 
 
 def look(app: Holdfast, mark: str) -> dict[str, Any]:
-    """What the database and the ledger say of one run and all that came of it."""
+    """Return what database and ledger contain about one run and its descendants."""
     runs = [
         row
         for row in fetch(app, "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
@@ -80,7 +80,7 @@ def look(app: Holdfast, mark: str) -> dict[str, Any]:
 
 
 def _name(key: str) -> str:
-    """The name of the effect that a checkpoint stands for."""
+    """Return the name of the effect that a checkpoint records."""
     if key.startswith("$undone:$undo:"):
         return "undo-plain"
     return f"undo-{key[8:].split('-')[0]}" if key.startswith("$undone:") else key.split("-")[0]
@@ -98,7 +98,7 @@ def prepare() -> None:
 
 
 def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) -> None:
-    """A worker's life: it starts a run, or takes over what a dead one left, and goes on to the end."""
+    """Run a worker that starts a run, or takes over that of a dead worker, and finishes it."""
     if not new:
         _alone()
     app = make_app(url, ledger)
@@ -130,7 +130,7 @@ def _open(app: Holdfast) -> bool:
 
 
 def _alone() -> None:
-    """Wait until the server has noticed that the dead are gone: what they had sent is done by then, or never."""
+    """Wait until the server has closed the connections of dead processes, so that their last statements are settled."""
     if not on_sqlite:
         others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         with psycopg.connect(url, autocommit=True) as own:
@@ -138,7 +138,7 @@ def _alone() -> None:
 
 
 def forked(*given: Any, **more: Any) -> int:
-    """Have it done in a process of its own; how that ended, as `os.WaitStatus` has it: negative when killed."""
+    """Run a call in a separate process and return its exit code, negative if killed."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -152,7 +152,7 @@ def forked(*given: Any, **more: Any) -> int:
 
 
 def point(mark: str, n: int, statement: str | None = None) -> int:
-    """One run, its worker killed at the Nth commit (with that statement); how many kills there were."""
+    """Execute one run whose worker is killed at the Nth commit (of that statement); return the number of kills."""
     looks.path.unlink(missing_ok=True)
     places.path.unlink(missing_ok=True)
     killer = CommitKiller(n, "before" if mode == "before" else "after", places, statement)

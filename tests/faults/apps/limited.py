@@ -35,7 +35,7 @@ mine.write_text(str(os.getpid()))
 
 
 def enter(key: str) -> Path:
-    """Make the file of a key, or write down who has made it and lives."""
+    """Create the file of a key, or record the live process that created it."""
     lock = ledger.path.with_name(f"lock {key}")
     while True:
         with contextlib.suppress(FileExistsError):

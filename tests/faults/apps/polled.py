@@ -56,7 +56,7 @@ def reach(place: str) -> None:
 
 
 def install() -> None:
-    """Let the process notice where it is: after each statement of a transaction, and after each commit."""
+    """Call back after each statement of a transaction and after each commit."""
     for part, names in ((app.store.triggers, ("acquire_due", "finish_poll")), (app.store.enqueuer, ("enqueue",))):
         _watch(part, names)
 

@@ -52,7 +52,7 @@ def die() -> None:
 
 
 def install(at: str) -> None:
-    """Die at the first slot that this process makes a run of."""
+    """Die at the first slot for which this process creates a run."""
     part: Any = app.store.schedules
     open_transaction, fire = part._open, part.fire
 

@@ -1,4 +1,4 @@
-"""An app for tests of starting: `HOOK` is what on_start does for long; it writes what happened into `LEDGER`."""
+"""An app for tests of the start: `HOOK` selects a slow on_start hook, which writes to `LEDGER`."""
 
 import asyncio
 import os

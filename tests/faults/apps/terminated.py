@@ -36,7 +36,7 @@ async def limited(n: int) -> int:
 
 @app.task(name="function", retry=Retry(max_attempts=1000, delay=0.01, max_delay=0.1))
 async def function(ctx: Context, n: int) -> list[int]:
-    """Steps, a child, an event of its own, a sleep, and a transaction."""
+    """Run steps, a child, an event, a sleep and a transaction."""
     first = await ctx.step(note, "first", n)
     child = await ctx.call(job, -n - 1)
     await ctx.emit(f"ready {n}", n)
@@ -48,7 +48,7 @@ async def function(ctx: Context, n: int) -> list[int]:
 
 
 def pay(connection: Any, n: int) -> None:
-    """Fails when its own connection is ended: then the run is tried again."""
+    """Fail when the task's own connection is terminated, so that the run is retried."""
     connection.execute("insert into paid (n) values (%s)", (n,))
 
 

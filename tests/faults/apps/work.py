@@ -50,7 +50,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def note(what: str) -> int:
-    """Write an effect with its time and process; how often it was written before."""
+    """Write an effect with time and process; return how often it was written before."""
     before = sum(words[0] == what for words in ledger.words())
     ledger.write(what, os.getpid(), f"{real_time():.6f}")
     return before
@@ -116,7 +116,7 @@ async def hang() -> None:
 
 @app.task(name="hog", retry=ONCE)
 async def hog(seconds: int) -> int:
-    """Keeps the GIL, the first time."""
+    """Hold the GIL in the first attempt."""
     n = note("began")
     if n == 0:
         ctypes.PyDLL(None).sleep(seconds)

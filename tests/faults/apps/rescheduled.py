@@ -1,4 +1,4 @@
-"""A worker process with one slot: rescheduling.py URL LEDGER. Its runs reschedule themselves until the file `stop`
+"""A worker process with one slot: rescheduled.py URL LEDGER. Its runs reschedule themselves until the file `stop`
 exists beside the ledger, and write a line whenever they begin or wake."""
 
 from __future__ import annotations
