@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.file_guard import FileGuard
 from holdfast.database.sqlite import SqliteDatabase
+from holdfast.database.sqlite_connection import SqliteConnection
 from holdfast.errors import ConfigError, StoreReplaced
 from tests.faults.conftest import APPS
 from tests.support.ledger import Ledger
@@ -248,3 +251,28 @@ def test_the_sqlite3_module_is_rejected_under_any_name_of_the_file(
         sqlite3.connect(tmp_path / "other.db").close()
         assert isinstance(app.store.database, SqliteDatabase)
     sqlite3.connect(file).close()
+
+
+def test_opening_a_connection_while_another_thread_closes_the_last_one(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last connection deletes the log when it closes, which must not look like a removed log."""
+    guard = FileGuard(str(file))
+    guard.make_file()
+    connection = SqliteConnection(str(file), None, None, guard)
+    checking, check = threading.Event(), guard.check
+
+    def slow_check() -> None:
+        if threading.current_thread() is opener:
+            checking.set()
+            time.sleep(0.3)
+        check()
+
+    monkeypatch.setattr(guard, "check", slow_check)
+    opener = threading.Thread(target=guard.make_file)
+    with guard.open_lock:
+        opener.start()
+        checking.wait(0.2)
+        connection.close()
+    opener.join()
+    assert guard.failure is None

@@ -226,9 +226,10 @@ class FileGuard:
 
         An existing file isn't opened here: closing it would drop the locks of this process's connections to it.
         """
-        if self._connections:
-            self.check()
-            return
+        with self.open_lock:  # another thread may be closing the last connection, which deletes the log
+            if self._connections:
+                self.check()
+                return
         try:
             os.close(os.open(os.path.realpath(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
