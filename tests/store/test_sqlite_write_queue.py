@@ -19,7 +19,6 @@ from holdfast.errors import StoreUnavailable
 from tests.support.store_harness import StoreHarness
 from tests.support.wait_until import wait_until
 
-
 MAX_TRIES = 100
 """A waiter may poll just between the holder's release and its next acquire, and then gets the turn rightly."""
 
