@@ -11,7 +11,7 @@ for error messages.
     ORDINARY_FIRST + time     locked by any other writer that waits
 
 The time is the kernel's monotonic clock when the wait began, in microseconds, so the byte's offset is the position in
-the queue. Heartbeats go before all other writers. If nobody waits, a connection takes the turn with two system calls.
+the queue. Heartbeats go before all other writers. Without waiters, a connection takes the turn with two system calls.
 
 The queue only orders writers, and SQLite's own lock stays the one that protects the data. Where the file can't be used
 (another platform, a file system without such locks, no permission), writers go straight to SQLite.

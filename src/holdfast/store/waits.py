@@ -1,7 +1,7 @@
 """Resolve waits: write the outcome into the wait, and make the waiting run ready.
 
-A run that is running right now isn't touched: its worker polls its waits, at the latest before it suspends. Every
-function runs inside the transaction of its caller, which has locked the events and runs concerned.
+A run that is running right now isn't touched: its worker polls its waits and checks them before it suspends the run.
+Every function runs inside the transaction of its caller, which has locked the events and runs concerned.
 """
 
 from __future__ import annotations

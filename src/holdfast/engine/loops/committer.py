@@ -138,7 +138,7 @@ class Committer(Loop):
     def _write_commands(self, session: str, batches: list[CheckpointBatch], writes: list[PendingWrite]) -> None:
         """Write commands and checkpoints.
 
-        Commands other than checkpoints go first: nobody waits until the outcome of a wait is durable, so no checkpoint
+        Commands other than checkpoints go first: no code waits until the outcome of a wait is durable, so no checkpoint
         that follows it may become durable before it.
         """
         journal = self._store.journal
