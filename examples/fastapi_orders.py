@@ -25,9 +25,7 @@ from fastapi import FastAPI, Header, HTTPException
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from holdfast import Context, Holdfast, KeyConflict, Retry, Run
-from holdfast.errors import RunNotFound
-from holdfast.model.run import RunState
+from holdfast import Context, Holdfast, KeyConflict, Retry, Run, RunNotFound, RunState
 from holdfast.web import dashboard
 
 app = Holdfast("sqlite:///orders.db")

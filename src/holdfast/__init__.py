@@ -1,44 +1,101 @@
-"""Durable execution for Python, in the database you already have."""
+"""Durable execution for Python, in the database you already have.
+
+Every public class, error and type is importable from here. What needs the store or the engine is imported at its first
+use, so that `import holdfast` stays cheap.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from holdfast.app import Holdfast
 from holdfast.client.handle import Run
 from holdfast.errors import (
+    BadArguments,
+    BadState,
+    BlockingCall,
+    ConfigError,
+    DuplicateTask,
+    ErrorInfo,
     Fatal,
+    GraphError,
     HoldfastError,
     KeyConflict,
+    LeaseLost,
+    NotSerializable,
+    PayloadError,
     ResultTimeout,
     RetryAfter,
     RunCancelled,
     RunFailed,
+    RunFinished,
+    RunNotFound,
+    SchemaAhead,
+    SchemaBehind,
     StepFailed,
+    StoreError,
+    StoreReplaced,
+    StoreUnavailable,
+    TaskError,
+    TooLarge,
+    UnknownTask,
     WaitTimeout,
 )
+from holdfast.model.clock import Clock, Duration
+from holdfast.model.history import HistoryEntry
+from holdfast.model.payloads import Codec
 from holdfast.model.retry import Retry
-from holdfast.model.run import RunInfo
-from holdfast.model.secret import Secret as Secret
-from holdfast.task.conditions import Condition as Condition
-from holdfast.task.conditions import Node as Node
-from holdfast.task.conditions import Output as Output
-from holdfast.task.conditions import all_of, any_of, none_of
+from holdfast.model.run import Chunk, Page, Progress, RunInfo, RunState
+from holdfast.model.secret import Secret
+from holdfast.policy.schedule_timing import CatchUp
+from holdfast.task.conditions import Condition, Node, Output, all_of, any_of, none_of
 from holdfast.task.context import Context
-from holdfast.task.graph import Graph
-from holdfast.task.machine import After, Done, State
-from holdfast.task.machine import Machine as Machine
+from holdfast.task.graph import Graph, OnTimeout
+from holdfast.task.machine import After, Done, Machine, State
+from holdfast.task.options import RunIn
+from holdfast.task.schedule_registry import Overlap
 from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
+
+if TYPE_CHECKING:
+    from holdfast.client.graphs import Gate
+    from holdfast.engine.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
     "After",
+    "BadArguments",
+    "BadState",
+    "BlockingCall",
+    "CatchUp",
+    "Chunk",
+    "Clock",
+    "Codec",
+    "Condition",
+    "ConfigError",
     "Context",
     "Done",
+    "DuplicateTask",
+    "Duration",
+    "ErrorInfo",
     "Fatal",
+    "Gate",
     "Graph",
+    "GraphError",
+    "HistoryEntry",
     "Holdfast",
     "HoldfastError",
     "KeyConflict",
+    "LeaseLost",
+    "Machine",
+    "Node",
+    "NotSerializable",
+    "OnTimeout",
+    "Output",
+    "Overlap",
+    "Page",
+    "PayloadError",
+    "Progress",
     "Request",
     "ResultTimeout",
     "Retry",
@@ -46,15 +103,42 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunFailed",
+    "RunFinished",
+    "RunIn",
     "RunInfo",
+    "RunNotFound",
+    "RunState",
+    "SchemaAhead",
+    "SchemaBehind",
+    "Secret",
     "State",
     "StepFailed",
+    "StoreError",
+    "StoreReplaced",
+    "StoreUnavailable",
     "SyncContext",
     "Task",
+    "TaskError",
+    "TooLarge",
+    "UnknownTask",
     "WaitTimeout",
+    "Worker",
     "all_of",
     "any_of",
     "idempotency_key",
     "none_of",
     "stop_requested",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public class that is too expensive for `import holdfast`."""
+    if name == "Gate":
+        from holdfast.client.graphs import Gate
+
+        return Gate
+    if name == "Worker":
+        from holdfast.engine.worker import Worker
+
+        return Worker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

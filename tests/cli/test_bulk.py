@@ -56,6 +56,16 @@ def test_matching_runs_are_cancelled_and_history_names_the_operator(shell, busy)
     assert (entry["kind"], entry["data"]) == ("cancelled", {"reason": "moved", "by": "ada"})
 
 
+@pytest.mark.parametrize(("verb", "before", "after"), [("cancel", "ready", "cancelled"), ("retry", "failed", "ready")])
+def test_named_runs_accept_yes_and_refuse_a_dry_run(shell, busy, verb, before, after):
+    run = getattr(busy, before)
+    refused = shell(verb, run, "--dry-run", "--url", busy.url)
+    assert (refused.exit_code, busy.state(run)) == (2, before)
+    assert "--dry-run can't be combined with RUN" in refused.stderr
+    assert shell(verb, run, "--yes", "--url", busy.url).exit_code == 0
+    assert busy.state(run) == after
+
+
 def test_by_default_it_was_the_user_of_this_machine(shell, busy):
     shell("cancel", busy.ready, "--url", busy.url)
     assert "@" in shell.json("show", busy.ready, "--url", busy.url)["history"][-1]["data"]["by"]

@@ -24,15 +24,15 @@ DONE = {"cancel": "cancelled", "retry": "retried", "prune": "deleted"}
 
 def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of bulk actions to a command."""
-    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask for confirmation.")(
-        by_option(command)
-    )
+    command = click.option(
+        "--yes", "-y", is_flag=True, help="Don't ask for confirmation. Named runs never need one."
+    )(by_option(command))  # fmt: skip
     return click.option("--dry-run", is_flag=True, help="With filters: only show what would change.")(command)
 
 
 def refuse_filters(flags: dict[str, Any]) -> None:
-    """Reject filters if runs are named."""
-    shared = [name for name, value in flags.items() if value]
+    """Reject filters and --dry-run if runs are named. --yes is accepted: named runs need no confirmation."""
+    shared = [name for name, value in flags.items() if value and name != "yes"]
     if shared:
         option = shared[0].replace("_", "-")
         raise click.UsageError(f"--{option} can't be combined with RUN: name runs or use filters.")

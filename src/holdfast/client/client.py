@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.codec import encode
 from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
-from holdfast.model.history import Entry
+from holdfast.model.history import HistoryEntry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import Page, RunInfo
@@ -96,7 +96,7 @@ class Client:
     def runs(self, **options: Unpack[PageOptions]) -> Page:
         return self.results.reader.full_page(**options)
 
-    def history(self, id: UUID) -> list[Entry]:
+    def history(self, id: UUID) -> list[HistoryEntry]:
         return self.results.reader.history(id)
 
     # Changing runs

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
-from holdfast.model.history import Entry
+from holdfast.model.history import HistoryEntry
 from holdfast.model.run import Chunk, RunInfo
 from holdfast.task.scope import reject_in_event_loop
 
@@ -187,12 +187,12 @@ class Run(Generic[R_co]):
         """Add nodes to an unfinished graph. The awaitable form of `append`."""
         await run_in_thread(self._client.graphs.append, self.id, graph, key)
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[HistoryEntry]:
         """Return the history of the run, from its creation to its end."""
         reject_in_event_loop("history")
         return self._client.history(self.id)
 
-    async def ahistory(self) -> list[Entry]:
+    async def ahistory(self) -> list[HistoryEntry]:
         """Return the history of the run. The awaitable form of `history`."""
         return await run_in_thread(self._client.history, self.id)
 

@@ -37,7 +37,7 @@ KINDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One entry of a run's history."""
 
     kind: str
@@ -45,3 +45,7 @@ class Entry:
     attempt: int
     worker: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Entry = HistoryEntry
+"""The name before 0.2, kept for programs that import it."""

@@ -15,6 +15,7 @@ R_co = TypeVar("R_co", covariant=True)
 RunState: TypeAlias = Literal[
     "blocked", "scheduled", "ready", "running", "waiting", "undoing", "done", "failed", "cancelled", "skipped"
 ]
+"""The state of a run. The last four are final."""
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 GRAPH_QUEUE = "$graph"

@@ -112,6 +112,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 CatchUp: TypeAlias = Literal["skip", "latest", "all"]
+"""What a schedule does with the slots that it missed."""
 
 MISSED_AFTER_MICROS = 60 * MICROS_PER_SECOND
 """A slot counts as missed if it is overdue by more than this."""

@@ -29,6 +29,7 @@ T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 
 OnTimeout: TypeAlias = Literal["fail", "skip", "complete"]
+"""What happens to a gate that isn't completed in time."""
 After: TypeAlias = Iterable[Node[Any] | Condition | str]
 
 MAX_NODES = 100_000

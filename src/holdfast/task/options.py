@@ -17,6 +17,7 @@ from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
+"""Where a task's function runs."""
 
 DEFAULT_RETRY = Retry()
 MAX_PRIORITY = 1_000_000

@@ -17,6 +17,7 @@ from holdfast.policy.schedule_timing import MIN_INTERVAL_MICROS, CatchUp, Timing
 from holdfast.task.task import Request, Task
 
 Overlap: TypeAlias = Literal["allow", "skip"]
+"""What a schedule does at a slot while its previous run is unfinished."""
 Polled: TypeAlias = (
     "Iterable[Request[Any]] | AsyncIterable[Request[Any]] | Awaitable[Iterable[Request[Any]] | None] | None"
 )
