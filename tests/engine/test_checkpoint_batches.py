@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Context
 from holdfast.database import DataFault
+from holdfast.engine.attempt import Session, WorkerState
 from holdfast.engine.loops.committer import Committer
-from holdfast.engine.session import Session, WorkerState
 from holdfast.engine.write_queue import (
     MAX_BATCH_WRITES,
     MAX_CHECKPOINT_BATCH_BYTES,

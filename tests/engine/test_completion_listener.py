@@ -16,8 +16,7 @@ import pytest
 
 from holdfast import Holdfast, ResultTimeout, RunCancelled
 from holdfast.client import completion_listener, results
-from holdfast.client.completion_listener import CompletionListener
-from holdfast.client.results import ResultWaiter
+from holdfast.client.results import CompletionListener, ResultWaiter
 from holdfast.database.postgres import PostgresConnection
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import Kit

@@ -195,7 +195,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
 
 def test_a_worker_with_a_dead_workers_name_takes_over_nothing(app, make_app, long, ledger):
     """A new process may get the same name, which consists of host and pid."""
-    from holdfast.engine.session import worker_name
+    from holdfast.engine.attempt import worker_name
 
     app.store.sessions.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")
     run = long.enqueue()

@@ -198,12 +198,12 @@ def test_a_custom_app_is_used(sqlite_project):
 TESTS = """
     from django.db import transaction
     from django.test import TestCase, TransactionTestCase
-    from holdfast.client import completion_listener, results
+    from holdfast.client import results
     from holdfast.integrations.django import app
     from shop.models import Order
     from shop.tasks import confirm, fulfill
 
-    results.LISTEN_FROM_S, completion_listener.LINGER_S = 0.0, 600.0  # it would block dropping the database
+    results.LISTEN_FROM_S, results.LISTENER_LINGER_S = 0.0, 600.0  # it would block dropping the database
 
     class Working(TransactionTestCase):
         def test_a_worker_sees_the_test_database(self):

@@ -44,7 +44,7 @@ def fail(harness, claim, how):
 
 
 def shown(harness, id):
-    return harness.store.queries.outcome(id)[0]
+    return harness.store.outcomes.read(id)[0]
 
 
 @pytest.mark.parametrize("how", CAUSES)

@@ -1,36 +1,30 @@
-"""Listen for completions of runs in other processes, on behalf of everything in this process that waits.
+"""The loop that listens for completions of runs in other processes, on behalf of everything here that waits.
 
-One listener per process and store, with its own thread and connection. It starts when a caller has waited for a
-moment, registers a row in `watchers` so that finishing statements notify this process, and stops a few seconds after
-the last caller. Notifications are hints: callers also poll, and poll more often while the listener isn't active.
+`CompletionListener` in `results.py` starts one per process and store, with its own thread and connection. It registers
+a row in `watchers`, so that finishing statements notify this process.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.database import ChangeListener
-from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.engine.loops.base import Loop
 from holdfast.errors import StoreError
-from holdfast.model.clock import MICROS_PER_SECOND, database_clock
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.ids import new_id_text
 from holdfast.store import Store
 
 WATCHER_TTL_S = 30.0
 """The row in `watchers` expires after this time unless it is renewed."""
 WATCHER_RENEWAL_S = 10.0
-LINGER_S = 3.0
-"""The listener stays this long after the last caller has stopped waiting."""
 MAX_WAIT_S = 1.0
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 5.0
 MIN_REST_S = 0.005
 REST_FACTOR = 4
-STOP_TIMEOUT_S = 5.0
 
 
 def rest_after(poll_s: float) -> float:
@@ -127,61 +121,3 @@ class CompletionListenerLoop(Loop):
         if registered_at is not None:
             with suppress(StoreError):  # The row expires by itself.
                 self._watchers.remove(self._id)
-
-
-class CompletionListener:
-    """Starts and stops the listener of one store on demand."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._polling_only = store.clock is not database_clock  # Nothing happens while a test's clock stands still.
-        self._lock = threading.Lock()
-        self._loop: CompletionListenerLoop | None = None
-        self._wanted_until = 0.0
-        register_fork_hooks(self)
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether completions are reported at present, as far as this process knows."""
-        return self._loop is not None and self._loop.is_listening
-
-    def request(self, seconds: float, on_completion: Callable[[], None]) -> None:
-        """Listen for at least this long. `on_completion` is called in another thread."""
-        if self._polling_only:
-            return
-        with self._lock:
-            self._wanted_until = max(self._wanted_until, time.monotonic() + seconds + LINGER_S)
-            if self._loop is None or self._loop.is_finished:
-                self._start(on_completion)
-
-    def _start(self, on_completion: Callable[[], None]) -> None:
-        watch = self._store.database.change_listener("completions")
-        if watch.polling_only:
-            self._polling_only = True
-            return
-        self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted)
-        try:
-            self._loop.start()
-        except RuntimeError:  # No thread could be started.
-            self._loop = None
-
-    def _is_wanted(self, loop: CompletionListenerLoop) -> bool:
-        with self._lock:
-            self._polling_only = self._polling_only or loop.polling_only
-            loop.is_finished = self._polling_only or time.monotonic() >= self._wanted_until
-            return not loop.is_finished
-
-    def close(self) -> None:
-        """Stop listening until the next request."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-            self._wanted_until = 0.0
-        if loop is not None:
-            loop.stop(STOP_TIMEOUT_S)
-
-    def before_fork(self) -> None:
-        """Do nothing: the child never uses the parent's listener."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # The listener's thread exists only in the parent.
-            self._lock, self._loop, self._wanted_until = threading.Lock(), None, 0.0

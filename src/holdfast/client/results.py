@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from holdfast.client.completion_listener import CompletionListener, rest_after
+from holdfast.client.completion_listener import CompletionListenerLoop, rest_after
 from holdfast.database import Row
 from holdfast.database.faults import AccessDenied
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ErrorInfo, ResultTimeout, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
-from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, database_clock, to_micros
 from holdfast.model.codec import decode
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import FINAL_STATES, Chunk
@@ -41,6 +41,9 @@ MAX_POLL_INTERVAL_LISTENING_S = 1.0
 BACKOFF_FACTOR = 1.5
 LISTEN_FROM_S = 0.02
 """Poll intervals from this length on start a listener. Shorter waits aren't worth a connection."""
+LISTENER_LINGER_S = 3.0
+"""The listener stays this long after the last caller has stopped waiting."""
+LISTENER_STOP_TIMEOUT_S = 5.0
 
 MAX_OUTAGE_S = 300.0
 """After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
@@ -215,6 +218,68 @@ class WaitingThread:
         self._wake.set()
 
 
+class CompletionListener:
+    """Listens for completions of one store's runs in other processes, on demand.
+
+    It starts when a caller has waited for a moment and stops a few seconds after the last caller. Notifications are
+    hints: callers also poll, and poll more often while it isn't active.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._polling_only = store.clock is not database_clock  # Nothing happens while a test's clock stands still.
+        self._lock = threading.Lock()
+        self._loop: CompletionListenerLoop | None = None
+        self._wanted_until = 0.0
+        register_fork_hooks(self)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether completions are reported at present, as far as this process knows."""
+        return self._loop is not None and self._loop.is_listening
+
+    def request(self, seconds: float, on_completion: Callable[[], None]) -> None:
+        """Listen for at least this long. `on_completion` is called in another thread."""
+        if self._polling_only:
+            return
+        with self._lock:
+            self._wanted_until = max(self._wanted_until, time.monotonic() + seconds + LISTENER_LINGER_S)
+            if self._loop is None or self._loop.is_finished:
+                self._start(on_completion)
+
+    def _start(self, on_completion: Callable[[], None]) -> None:
+        watch = self._store.database.change_listener("completions")
+        if watch.polling_only:
+            self._polling_only = True
+            return
+        self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted)
+        try:
+            self._loop.start()
+        except RuntimeError:  # No thread could be started.
+            self._loop = None
+
+    def _is_wanted(self, loop: CompletionListenerLoop) -> bool:
+        with self._lock:
+            self._polling_only = self._polling_only or loop.polling_only
+            loop.is_finished = self._polling_only or time.monotonic() >= self._wanted_until
+            return not loop.is_finished
+
+    def close(self) -> None:
+        """Stop listening until the next request."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            self._wanted_until = 0.0
+        if loop is not None:
+            loop.stop(LISTENER_STOP_TIMEOUT_S)
+
+    def before_fork(self) -> None:
+        """Do nothing: the child never uses the parent's listener."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # The listener's thread exists only in the parent.
+            self._lock, self._loop, self._wanted_until = threading.Lock(), None, 0.0
+
+
 class ResultWaiter:
     """All coroutines and threads of this process that wait for runs of one store."""
 
@@ -315,7 +380,7 @@ class RunResults:
         self._store = store
         self._registry = registry
         self.reader = RunReader(store, self.decode_result)
-        self.waiter = ResultWaiter(store.queries.outcomes, CompletionListener(store))
+        self.waiter = ResultWaiter(store.outcomes.read_many, CompletionListener(store))
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a stored result with the types of its task."""
@@ -328,7 +393,7 @@ class RunResults:
         with self.waiter.thread(id, timeout) as thread:
             while True:
                 try:
-                    seen = self._outcome(id, task, self._store.queries.outcome(str(id)))
+                    seen = self._outcome(id, task, self._store.outcomes.read(str(id)))
                 except StoreUnavailable as error:
                     thread.pause_after_failure(error)
                     continue
@@ -397,7 +462,7 @@ class RunResults:
 
         The state is read first: all chunks of a finished run are visible once its final state is.
         """
-        row = self._store.queries.outcome(str(id))
+        row = self._store.outcomes.read(str(id))
         if row is None:
             raise RunNotFound.of(id)
         rows = self._store.queries.chunks(str(id), after)

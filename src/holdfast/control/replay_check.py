@@ -19,9 +19,9 @@ import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.engine.durable.executor import Arguments, ReplayOutcome, missing_undos
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
-from holdfast.engine.durable.replay import Arguments, ReplayOutcome, missing_undos, replay_async, replay_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, ThreadPool
@@ -219,7 +219,7 @@ class RunReplay:
             else:
                 executor = SyncExecutor(self._attempt, self._plans, self._services)
                 self._unrecorded = executor.unrecorded
-                self._replayed = replay_sync(executor, arguments)
+                self._replayed = executor.replay_function(arguments)
         except TimeoutError:
             pass  # reported as a missing outcome
         except BaseException as error:
@@ -228,7 +228,7 @@ class RunReplay:
     async def _on_loop(self, arguments: Arguments) -> ReplayOutcome:
         executor = AsyncExecutor(self._attempt, self._plans, self._services, asyncio.get_running_loop())
         self._unrecorded = executor.unrecorded
-        return await replay_async(executor, arguments)
+        return await executor.replay_function(arguments)
 
     # Comparison
 

@@ -1,11 +1,19 @@
-"""One attempt of a run: its state while it executes, and how each outcome translates into an end for the store."""
+"""Attempts of claimed runs, and the session under which a worker claims them.
+
+An `Attempt` holds the state of an attempt while it executes, and translates each outcome into an end for the store.
+`WorkerState` has the current session and its attempts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import secrets
+import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -24,7 +32,7 @@ from holdfast.store import Claim, End
 from holdfast.store.commands import LoadedHistory
 from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Transition
-from holdfast.task.scope import StopSignal
+from holdfast.task.scope import Scope, StopSignal
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
@@ -158,6 +166,10 @@ class Attempt(msgspec.Struct, eq=False):
         current_attempt.set(CurrentAttempt(self.claim.id, self.task.name, self.claim.attempt, self.session))
         if self.telemetry is not None:
             self.telemetry.begin()
+
+    def body_scope(self) -> Scope:
+        """Return the scope of the body of a durable function."""
+        return Scope(self.claim.id, durable=True, generation=self.claim.generation, stop=self.stop_signal)
 
     # How it ends
 
@@ -319,3 +331,86 @@ def blocked_error(seconds: float) -> ErrorInfo:
 def crash_error() -> ErrorInfo:
     message = "its worker process died or lost its lease, with no other run in it, more often than max_crashes allows"
     return ErrorInfo("crashed", "Crashed", message)
+
+
+# Sessions
+
+
+class Session:
+    """One lease period of a worker process. A process that lost its lease continues under a new session."""
+
+    def __init__(self, name: str, info: str) -> None:
+        self.id = f"{name}:{secrets.token_hex(6)}"
+        self.name = name
+        self.info = info
+        self.valid_until = 0.0
+        """Until when (monotonic) the lease is certainly valid: counted from before the heartbeat was sent."""
+        self.excused = False
+        """Whether it was lost because the database didn't answer; then its runs are not charged with a crash."""
+
+    def renewed(self, sent_at: float, lease: float) -> None:
+        self.valid_until = sent_at + lease
+
+    def seconds_left(self) -> float:
+        return self.valid_until - time.monotonic()
+
+
+def worker_name() -> str:
+    return f"{socket.gethostname()[:100]}:{os.getpid()}"
+
+
+class WorkerState:
+    """The current session, if any, and the attempts of its claimed runs. Shared by all loops of a worker."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.last_lost: Session | None = None
+        self._attempts: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+
+    def session_id(self) -> str | None:
+        """Return the session's id, for log lines."""
+        session = self.session
+        return None if session is None else session.id
+
+    def begin(self, session: Session) -> None:
+        """Make this the current session."""
+        with self._lock:
+            self.session = session
+
+    def end(self, session: Session) -> list[Attempt] | None:
+        """End a session, so that nothing is done under it any more.
+
+        Return its claimed attempts, or None if the session had already ended.
+        """
+        with self._lock:
+            if self.session is not session:
+                return None
+            self.session, self.last_lost = None, session
+            return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
+
+    def add(self, session: Session, attempts: Iterable[Attempt]) -> bool:
+        """Add claimed attempts. Return False if the session ended while the claim was under way."""
+        with self._lock:
+            if self.session is not session:
+                return False
+            self._attempts.update((attempt.claim.id, attempt) for attempt in attempts)
+            return True
+
+    def remove(self, attempts: Iterable[Attempt]) -> None:
+        with self._lock:
+            for attempt in attempts:
+                if self._attempts.get(attempt.claim.id) is attempt:
+                    del self._attempts[attempt.claim.id]
+
+    def claimed(self) -> dict[str, Attempt]:
+        """Return a copy of the claimed attempts, by run id."""
+        with self._lock:
+            return dict(self._attempts)
+
+    def unfinished(self) -> list[Attempt]:
+        """Return the claimed attempts whose user code is still running."""
+        return [attempt for attempt in self.claimed().values() if not attempt.stopped]
+
+    def __len__(self) -> int:
+        return len(self._attempts)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.attempt import Attempt, StopReason
+from holdfast.engine.attempt import Attempt, Session, StopReason, WorkerState, worker_name
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
@@ -27,7 +27,6 @@ from holdfast.engine.loops.trigger_poller import TriggerPoller
 from holdfast.engine.loops.wait_poller import WaitPoller
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
-from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import WriteQueue

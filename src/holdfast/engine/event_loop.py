@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.engine.attempt import Attempt, blocked_error
+from holdfast.engine.attempt import Attempt, WorkerState, blocked_error
 from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.telemetry import log
@@ -33,7 +33,6 @@ from holdfast.telemetry.log_format import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.engine.runner import LoopMonitor, Runner
-    from holdfast.engine.session import WorkerState
     from holdfast.store import End
 
 T = TypeVar("T")

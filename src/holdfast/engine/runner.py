@@ -15,15 +15,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.engine.attempt import Attempt, Cancellable, StopReason
+from holdfast.engine.attempt import Attempt, Cancellable, StopReason, WorkerState
 from holdfast.engine.durable.async_executor import AsyncExecutor, watch_timers
+from holdfast.engine.durable.executor import Arguments
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
-from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
-from holdfast.engine.session import WorkerState
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
 from holdfast.engine.write_queue import AttemptEnd, WriteQueue
 from holdfast.errors import PayloadError, TaskError
@@ -230,7 +229,7 @@ class Runner:
         elif attempt.durable:
             executor = AsyncExecutor(attempt, self._plans(attempt), self.services, self.loop)
             try:
-                end = await run_async(executor, call)
+                end = await executor.run(call)
             except GeneratorExit as error:  # raised by user code through a future: asyncio throws it in here
                 end = attempt.failed(error)
         else:
@@ -255,7 +254,7 @@ class Runner:
             end = call
         elif attempt.durable:
             executor = SyncExecutor(attempt, self._plans(attempt), self.services)
-            end = run_sync(executor, call)
+            end = executor.run(call)
             if executor.threads:
                 self._report_while_threads_run(attempt, end)
                 executor.wait_for_threads()

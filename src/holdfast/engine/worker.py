@@ -23,11 +23,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from holdfast.engine.attempt import Session
 from holdfast.engine.components import WorkerComponents
 from holdfast.engine.event_loop import EventLoopThread
 from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
 from holdfast.engine.runner import CLEANUP_GRACE_S
-from holdfast.engine.session import Session
 from holdfast.engine.startup import StartAborted, Startup, await_or_abort, tuned_interpreter, wait_or_abort
 from holdfast.engine.threads import run_in_own_thread, run_uninterrupted, start_in_own_thread
 from holdfast.engine.write_queue import AttemptEnd

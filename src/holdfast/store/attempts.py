@@ -1,4 +1,4 @@
-"""End attempts: fenced, set-based, each with its history entry.
+"""End attempts: fenced, set-based, each with its history entry. Read how runs ended.
 
 Most runs stand alone, and ending them takes one statement, or a few if they have limits whose permits return. A run in
 a tree (it has a parent, or is a durable function) may affect other runs when it ends: that is a transaction that locks
@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.database import Row
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.limits import return_permits
-from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import ClaimKey, End, RecordedEnds
 from holdfast.store.run_tree import LockedRun, lock_with_parents
@@ -108,6 +108,22 @@ class AttemptStore(StoreModule):
             return len(released)
 
         return self._transaction("commit", work)
+
+
+class OutcomeStore(StoreModule):
+    """Outcomes of runs, for callers that wait for them."""
+
+    def read(self, id: str) -> Row | None:
+        """Return state, result, error, kind and options of a run."""
+        rows = self._execute("read", "read_outcome", id=id)
+        return rows[0] if rows else None
+
+    def read_many(self, ids: Iterable[str]) -> dict[str, Row]:
+        """Return the same of many runs, by id; those that don't exist are left out."""
+        found: dict[str, Row] = {}
+        for chunk in in_chunks(list(ids)):
+            found |= {str(row[0]): row[1:] for row in self._execute("read", "read_outcomes", rows=id_rows(chunk))}
+        return found
 
 
 def _claims(rows: Iterable[Row]) -> set[ClaimKey]:

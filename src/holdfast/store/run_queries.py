@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.database import Row
 from holdfast.model.run import RunState
-from holdfast.store.module import StoreModule, id_rows, in_chunks, json_rows
+from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
 
 NODES_PAGE_ROWS = 1000
@@ -161,18 +161,6 @@ class RunQueries(StoreModule):
     def find_roots_in_range(self, low: str, high: str) -> list[str]:
         """Return the ids of the first two such runs without a parent."""
         return [str(id) for (id,) in self._execute("read", "find_roots_in_id_range", low=low, high=high)]
-
-    def outcome(self, id: str) -> Row | None:
-        """Return state, result, error, kind and options of a run, for callers that wait for its end."""
-        rows = self._execute("read", "read_outcome", id=id)
-        return rows[0] if rows else None
-
-    def outcomes(self, ids: Iterable[str]) -> dict[str, Row]:
-        """Return the same of many runs, by id; those that don't exist are left out."""
-        found: dict[str, Row] = {}
-        for chunk in in_chunks(list(ids)):
-            found |= {str(row[0]): row[1:] for row in self._execute("read", "read_outcomes", rows=id_rows(chunk))}
-        return found
 
     def history(self, id: str) -> list[Row]:
         """Return the history rows of a run: n, at, kind, attempt, session, since, data."""

@@ -7,7 +7,7 @@ from holdfast.database.migrate import check_version
 from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
-from holdfast.store.attempts import AttemptStore
+from holdfast.store.attempts import AttemptStore, OutcomeStore
 from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
 from holdfast.store.graphs import GraphStore
@@ -65,6 +65,7 @@ class Store:
         self.limits = LimitStore(context)
 
         # Read them.
+        self.outcomes = OutcomeStore(context)
         self.queries = RunQueries(context)
         self.run_list = RunList(context, self.lanes)
         self.watchers = WatcherStore(context)

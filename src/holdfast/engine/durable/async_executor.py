@@ -7,8 +7,7 @@ executor closes the context and cancels the run's tasks. Whatever they raise cou
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -17,14 +16,25 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
-from holdfast.engine.durable.executor import BUSY_SUSPEND_DELAY_S, Executor, suspend_delay_s
+from holdfast.engine.durable.executor import (
+    BUSY_SUSPEND_DELAY_S,
+    Arguments,
+    Executor,
+    ReplayOutcome,
+    compensate,
+    fail_missing_undos,
+    missing_undos,
+    suspend_delay_s,
+)
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
-from holdfast.engine.durable.steps import StepCalls, StepRetries, step_result
+from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
-from holdfast.errors import Fatal, StoreError
+from holdfast.errors import Fatal
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.codec import encode
 from holdfast.model.step_keys import key_label
+from holdfast.store import End
 from holdfast.store.commands import (
     Checkpoint,
     Command,
@@ -37,11 +47,15 @@ from holdfast.store.commands import (
     Written,
 )
 from holdfast.store.waits import encode_outcome
+from holdfast.task.context import Context
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
 QUIET_ITERATIONS = 20
 """Iterations of the event loop without any activity before a run is suspended."""
+QUIET_CHECK_INTERVAL_S = 0.01
+MAX_QUIET_CHECKS = 50
+"""How many checks a function may do nothing after all its compensations are registered."""
 MAX_REJECTED_CALLS = 10_000
 """After this many calls on a closed context, the calling code is abandoned: it ignores its cancellation."""
 
@@ -86,6 +100,76 @@ class AsyncExecutor(Executor):
         for record in [] if plans.replay_only else plans.history.resolved_waits:
             self._submit_unawaited(record)
 
+    # The function
+
+    async def run(self, arguments: Arguments) -> End:
+        """Run an attempt of the function until it ends or is suspended."""
+        attempt = self.current
+        if attempt.claim.ending is not None:
+            try:
+                return await self._undo(arguments)
+            except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
+                return attempt.undo_interrupted(error)
+        args, kwargs = arguments
+        token = current_scope.set(attempt.body_scope())
+        try:
+            end = attempt.returned(await attempt.signature.fn(Context(self), *args, **kwargs))
+        except BaseException as error:
+            end = attempt.failed(error)
+            end.forget = self.plans.failures_to_retry(error)
+        finally:
+            current_scope.reset(token)
+            self.close()
+        if drift := self.plans.history.drift():
+            end.drift = encode({"steps": drift})
+        return end
+
+    async def replay_function(self, arguments: Arguments) -> ReplayOutcome:
+        """Replay the recorded operations of the function, without performing anything new."""
+        args, kwargs = arguments
+        token = current_scope.set(self.current.body_scope())
+        try:
+            body = asyncio.ensure_future(self.current.signature.fn(Context(self), *args, **kwargs))
+        finally:
+            current_scope.reset(token)
+        try:
+            await self._wait_until_quiet(body)
+            ended = body.done()  # What it raises after this is a result of its cancellation.
+        finally:
+            self.close()
+            body.cancel()
+            await asyncio.wait([body])
+        error = None if body.cancelled() else body.exception()
+        return ReplayOutcome(ended, error if ended else None)
+
+    async def _wait_until_quiet(self, body: asyncio.Future[Any]) -> None:
+        """Wait until the function has ended, or until all its branches have reached unrecorded operations.
+
+        If all compensations are registered, a branch that does something else isn't waited for.
+        """
+        quiet_checks = 0
+        while not body.done():
+            activity = self._activity
+            await asyncio.sleep(QUIET_CHECK_INTERVAL_S)
+            for _ in range(QUIET_ITERATIONS):
+                await asyncio.sleep(0)
+            is_quiet = self._activity == activity and self._started == self._finished and self._delivery.is_idle
+            quiet_checks = quiet_checks + 1 if is_quiet else 0
+            if quiet_checks and self.unrecorded:
+                return
+            is_undoing = self.current.claim.ending is not None
+            if quiet_checks > MAX_QUIET_CHECKS and is_undoing and not missing_undos(self.plans):
+                return
+
+    async def _undo(self, arguments: Arguments) -> End:
+        await self.replay_function(arguments)
+        if missing := missing_undos(self.plans):
+            return fail_missing_undos(self.current, missing)
+        self._closed = False  # The context accepts calls again, for the compensations.
+        return await compensate(self)
+
+    # Operations
+
     async def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""
         if self._closed or self.current.stop_reason is not None:
@@ -107,12 +191,7 @@ class AsyncExecutor(Executor):
             raise asyncio.CancelledError("the run is suspended or has ended")
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether nothing runs, and no outcome is on its way to user code."""
-        return self._started == self._finished and self._delivery.is_idle
-
-    @property
-    def activity(self) -> int:
+    def _activity(self) -> int:
         """A counter that changes with everything that happens in this run."""
         return self._started + self._finished + self._other_activity
 
@@ -324,10 +403,10 @@ class AsyncExecutor(Executor):
                 has_free_slots=self._services.has_free_slots(),
                 resumes=self._resumes,
             )
-            self._loop.call_later(delay_s, self._suspend_if_quiet, self.activity, 0)
+            self._loop.call_later(delay_s, self._suspend_if_quiet, self._activity, 0)
 
     def _suspend_if_quiet(self, activity: int, iterations: int) -> None:
-        is_active = self.activity != activity or self._started != self._finished
+        is_active = self._activity != activity or self._started != self._finished
         if is_active or not self._open_waits or self._closed:
             return
         if not self._delivery.is_idle:
@@ -367,10 +446,6 @@ class AsyncExecutor(Executor):
         for future in list(self._delivery.futures):
             future.cancel()
         self._delivery.cancel_branches()
-
-    def reopen(self) -> None:
-        """Accept calls again, for compensations."""
-        self._closed = False
 
     async def restart(self, args: str) -> NoReturn:
         self.current.restart_args = args
@@ -429,71 +504,6 @@ class AsyncExecutor(Executor):
                 return await self._await_cancellation()
             await self._await(self._deliver(result.n, None))
         return result
-
-
-class TransactionCall:
-    """One call of `ctx.transaction`. `run` is called in a thread, all other methods on the event loop."""
-
-    def __init__(
-        self,
-        operation: Transaction,
-        key: str,
-        plans: OperationPlans,
-        delivery: OrderedDelivery,
-        loop: asyncio.AbstractEventLoop,
-        calls: StepCalls,
-    ) -> None:
-        self.record = NewCheckpoint(*plans.run_token, 0, key, "step")
-        self._operation = operation
-        self._plans = plans
-        self._delivery = delivery
-        self._loop = loop
-        self._calls = calls
-        self._given_up = False
-        self._started = time.monotonic()
-
-    def run(self, connection: Any) -> str:
-        """Call the user's function and return its result as text.
-
-        The checkpoint's number is taken after the call, so that it is in order with the outcomes of other branches. A
-        repetition of the transaction uses the same number.
-        """
-        operation = self._operation
-        value = operation.fn(connection, *operation.args, **operation.kwargs)
-        result = step_result(operation, value, self._calls.payloads)
-        if result.exception is not None:
-            raise result.exception
-        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
-        if not self.record.n:
-            self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
-        return result.text or "null"
-
-    async def _take_number(self) -> int:
-        n = self._plans.next_number()
-        if not self._given_up:
-            self._delivery.expect(n)
-        return n
-
-    async def result(self, thread: Awaitable[str | None]) -> StepResult:
-        """Return the result of the thread: with neither text nor error if the run was lost and all rolled back."""
-        try:
-            text = await thread
-        except BaseException as error:
-            self._give_up()
-            if self._calls.was_stopped(error):
-                raise
-            if self.record.n:
-                self._plans.skip_number(self.record.n)
-            if isinstance(error, StoreError):
-                raise
-            return cast(StepResult, StepRetries().failed(error))
-        return StepResult(text, n=self.record.n)
-
-    def _give_up(self) -> None:
-        """Let other outcomes pass: user code doesn't wait for the thread any more, or the transaction failed."""
-        self._given_up = True
-        if self.record.n:
-            self._delivery.cancel(self.record.n)
 
 
 # Timeouts of the event loop around durable waits

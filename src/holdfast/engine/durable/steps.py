@@ -1,4 +1,4 @@
-"""Call the functions of steps: their results, retries and timeouts, and the threads of `def` functions.
+"""Call the functions of steps and transactions: results, retries, timeouts, and the threads of `def` functions.
 
 `StepCalls` calls them for an async durable function; a sync durable function calls them in its own thread.
 """
@@ -9,16 +9,18 @@ import asyncio
 import contextvars
 import inspect
 import random
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.attempt import NO_RETRY, Attempt
+from holdfast.engine.durable.delivery import OrderedDelivery
 from holdfast.engine.durable.history import RecordedHistory
-from holdfast.engine.durable.plans import StepResult
+from holdfast.engine.durable.plans import OperationPlans, StepResult
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
-from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.errors import ErrorInfo, PayloadError, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.failure import describe_exception
@@ -27,7 +29,8 @@ from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
-from holdfast.task.operations import Call, Step
+from holdfast.store.commands import NewCheckpoint
+from holdfast.task.operations import Call, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
@@ -287,3 +290,71 @@ async def _with_timeout(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> 
         if timeout.expired():
             raise StepTimedOut from error
         raise
+
+
+# Transactions
+
+
+class TransactionCall:
+    """One call of `ctx.transaction`. `run` is called in a thread, all other methods on the event loop."""
+
+    def __init__(
+        self,
+        operation: Transaction,
+        key: str,
+        plans: OperationPlans,
+        delivery: OrderedDelivery,
+        loop: asyncio.AbstractEventLoop,
+        calls: StepCalls,
+    ) -> None:
+        self.record = NewCheckpoint(*plans.run_token, 0, key, "step")
+        self._operation = operation
+        self._plans = plans
+        self._delivery = delivery
+        self._loop = loop
+        self._calls = calls
+        self._given_up = False
+        self._started = time.monotonic()
+
+    def run(self, connection: Any) -> str:
+        """Call the user's function and return its result as text.
+
+        The checkpoint's number is taken after the call, so that it is in order with the outcomes of other branches. A
+        repetition of the transaction uses the same number.
+        """
+        operation = self._operation
+        value = operation.fn(connection, *operation.args, **operation.kwargs)
+        result = step_result(operation, value, self._calls.payloads)
+        if result.exception is not None:
+            raise result.exception
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
+        if not self.record.n:
+            self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
+        return result.text or "null"
+
+    async def _take_number(self) -> int:
+        n = self._plans.next_number()
+        if not self._given_up:
+            self._delivery.expect(n)
+        return n
+
+    async def result(self, thread: Awaitable[str | None]) -> StepResult:
+        """Return the result of the thread: with neither text nor error if the run was lost and all rolled back."""
+        try:
+            text = await thread
+        except BaseException as error:
+            self._give_up()
+            if self._calls.was_stopped(error):
+                raise
+            if self.record.n:
+                self._plans.skip_number(self.record.n)
+            if isinstance(error, StoreError):
+                raise
+            return cast(StepResult, StepRetries().failed(error))
+        return StepResult(text, n=self.record.n)
+
+    def _give_up(self) -> None:
+        """Let other outcomes pass: user code doesn't wait for the thread any more, or the transaction failed."""
+        self._given_up = True
+        if self.record.n:
+            self._delivery.cancel(self.record.n)

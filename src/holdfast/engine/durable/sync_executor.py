@@ -17,7 +17,15 @@ from functools import partial
 from typing import Any, NoReturn
 
 from holdfast.engine.attempt import Attempt, StopReason
-from holdfast.engine.durable.executor import Executor, suspend_delay_s
+from holdfast.engine.durable.executor import (
+    Arguments,
+    Executor,
+    ReplayOutcome,
+    compensate,
+    fail_missing_undos,
+    missing_undos,
+    suspend_delay_s,
+)
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
 from holdfast.engine.services import WorkerServices
@@ -25,7 +33,9 @@ from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.codec import encode
 from holdfast.model.virtual_clock import real_seconds
+from holdfast.store import End
 from holdfast.store.commands import (
     RUN_LOST,
     Checkpoint,
@@ -40,6 +50,7 @@ from holdfast.store.commands import (
 from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
+from holdfast.task.sync_context import SyncContext
 
 STOP_POLL_INTERVAL_S = 0.1
 
@@ -63,6 +74,54 @@ class SyncExecutor(Executor):
         self._outliving: dict[Future[Any], ThreadCall] = {}  # Calls of step functions that outlived their timeouts.
         for record in [] if plans.replay_only else plans.history.resolved_waits:
             self._submit(record)
+
+    # The function
+
+    def run(self, arguments: Arguments) -> End:
+        """Run an attempt of the function until it ends or is suspended."""
+        attempt = self.current
+        if attempt.claim.ending is not None:
+            try:
+                return self._undo(arguments)
+            except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
+                return attempt.undo_interrupted(error)
+        args, kwargs = arguments
+        token = current_scope.set(attempt.body_scope())
+        try:
+            end = attempt.returned(attempt.signature.fn(SyncContext(self), *args, **kwargs))
+        except Unwind:
+            end = attempt.released()  # The attempt's stop reason decides how it really ends.
+        except BaseException as error:
+            end = attempt.failed(error)
+            end.forget = self.plans.failures_to_retry(error)
+        finally:
+            current_scope.reset(token)
+            self.close()
+        if drift := self.plans.history.drift():
+            end.drift = encode({"steps": drift})
+        return end
+
+    def replay_function(self, arguments: Arguments) -> ReplayOutcome:
+        """Replay the recorded operations of the function, without performing anything new."""
+        args, kwargs = arguments
+        token = current_scope.set(self.current.body_scope())
+        error: BaseException | None = None
+        try:
+            self.current.signature.fn(SyncContext(self), *args, **kwargs)
+        except BaseException as raised:
+            error = raised
+        finally:
+            current_scope.reset(token)
+        return ReplayOutcome(False) if self.unrecorded else ReplayOutcome(True, error)
+
+    def _undo(self, arguments: Arguments) -> End:
+        self.replay_function(arguments)
+        if missing := missing_undos(self.plans):
+            return fail_missing_undos(self.current, missing)
+        end: End = complete(compensate(self))
+        return end
+
+    # Operations
 
     def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""

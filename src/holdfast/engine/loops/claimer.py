@@ -11,12 +11,11 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import Attempt, Session, WorkerState
 from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import LoopMonitor, Runner
-from holdfast.engine.session import Session, WorkerState
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.store import Claim, Store
 from holdfast.task.registry import Registry

@@ -23,10 +23,9 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from holdfast.database import DataFault
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import Attempt, WorkerState
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
-from holdfast.engine.session import WorkerState
 from holdfast.engine.write_queue import (
     AttemptEnd,
     CheckpointBatch,

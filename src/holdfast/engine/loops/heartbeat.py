@@ -11,11 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import Attempt, Session, WorkerState
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.runner import Runner
-from holdfast.engine.session import Session, WorkerState
 from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End, OwnedRun, Store

@@ -14,9 +14,9 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
+from holdfast.engine.attempt import worker_name
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.services import ClientServices
-from holdfast.engine.session import worker_name
 from holdfast.errors import ConfigError, KeyConflict, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import describe_exception, error_to_json

@@ -188,3 +188,13 @@ returning {schema}runs.id, records, claimed_at, {schema}runs.error, {notify_work
 delete from {schema}history where run {among(:rows, run uuid)} and exists (
     select 1 from {each(:rows, run uuid, n int)} where {schema}history.run = each.run and {schema}history.n <= each.n
 )
+
+-- name: read_outcome
+-- Read whether and how a run ended.
+select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id = cast(:id as {uuid})
+
+-- name: read_outcomes
+-- Read whether and how many runs ended.
+select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id {among(:rows, id uuid)}

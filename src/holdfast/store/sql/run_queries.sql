@@ -8,16 +8,6 @@ where r.id = cast(:id as {uuid})
 select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on
 from {schema}runs where id = cast(:id as {uuid})
 
--- name: read_outcome
--- Read whether and how a run ended.
-select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
-from {schema}runs where id = cast(:id as {uuid})
-
--- name: read_outcomes
--- Read whether and how many runs ended.
-select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
-from {schema}runs where id {among(:rows, id uuid)}
-
 -- name: list_history
 -- List the history rows of a run.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
