@@ -171,6 +171,6 @@ def test_events_are_pruned_in_small_batches(harness, clock):
 
 def _numbers(start, count):
     return (
-        f"with recursive c(n) as (select {start} union all select n + 1 from c where n < {start + count - 1})"
+        f"with recursive c (n) as (select {start} union all select n + 1 from c where n < {start + count - 1})"
         " select n from c"
     )

@@ -17,7 +17,7 @@ def claim(harness):
 
 def prepare(harness):
     harness.session("w")
-    harness.sql("create table effects (what text)")
+    harness.user_sql("create table effects (what text)")
     return harness.running("w")
 
 
@@ -37,7 +37,7 @@ class Work:
 
 
 def effects(harness):
-    return [what for (what,) in harness.sql("select what from effects")]
+    return [what for (what,) in harness.user_sql("select what from effects")]
 
 
 def run(harness, claim, work, n=1, session="w"):
@@ -167,6 +167,6 @@ def test_application_code_that_ends_the_transaction_gets_an_error_and_records_no
     with pytest.raises(TaskError, match="don't commit or roll back"):
         run(harness, claim, Work(harness, end))
     assert harness.steps(claim.id) == []
-    harness.sql("delete from effects")  # on PostgreSQL what was committed by hand is
+    harness.user_sql("delete from effects")  # on PostgreSQL what was committed by hand is
     assert run(harness, claim, Work(harness)) == '"1"', "the connection can be used again"
     assert effects(harness) == ["call 1"]

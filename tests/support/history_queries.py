@@ -10,10 +10,14 @@ from holdfast.database.statements import Statement
 
 
 def fetch(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
-    """Run a query and return its rows; `{}` is the prefix of table names."""
+    """Run a query and return its rows; `{}` is the prefix of Holdfast's table names.
+
+    A query without it reads tables of the test, which only connections for SQL of tasks see.
+    """
     database = app.store.database
+    purpose = "client" if "{}" in sql else "transaction-of-test"
     prefix = "holdfast_" if database.display_url.startswith("sqlite") else '"holdfast".'
-    return database.connection("client").run(
+    return database.connection(purpose).run(
         lambda line: line.execute(Statement("test", sql.replace("{}", prefix), ()), {})
     )
 

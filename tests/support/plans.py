@@ -94,7 +94,7 @@ def fill(harness: StoreHarness) -> None:
         series = f"generate_series(1, {COUNT}) n"
     else:
         id = "printf('00000000-0000-7000-8000-%012d', {n})"
-        series = f"(with recursive c(n) as (select 1 union all select n + 1 from c where n < {COUNT}) select n from c)"
+        series = f"(with recursive c (n) as (select 1 union all select n + 1 from c where n < {COUNT}) select n from c)"
     runs = RUNS.replace("{now}", str(NOW)).replace("{series}", series).replace("{id(n)}", id.replace("{n}", "n"))
     harness.sql(runs.replace("{id(n - n % 200 + 90)}", id.replace("{n}", "n - n % 200 + 90")))
     for statement in FURTHER.split(";"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.database import open_database
-from holdfast.database.statements import StatementSource, render
+from holdfast.database.statements import Statement, StatementSource, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
 from holdfast.store.commands import (
@@ -76,6 +76,11 @@ class StoreHarness:
         self.store.prepare()
         line = self.store.database.connection("client")
         return line.run(lambda connection: connection.execute(statement, {"now": self.clock(), **values}))
+
+    def user_sql(self, text: str) -> list[tuple[Any, ...]]:
+        """Execute SQL on tables of the test, which only connections for SQL of tasks see."""
+        line = self.store.database.connection("transaction-of-test")
+        return line.run(lambda connection: connection.execute(Statement("test", text, ()), {}))
 
     def row(self, id: str) -> dict[str, Any]:
         """Return the complete row of a run."""

@@ -46,6 +46,9 @@ TURN_STEP = 1_000_000
 """How far one run advances the turn of a tenant of weight 1 in a fair queue."""
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
+_CALL = re.compile(r"(?<![\w.])([a-z_][a-z0-9_]*)\(")
+_CALL_SYNTAX = {"any", "array", "cast", "coalesce", "each", "extract", "greatest", "least", "nullif"}
+"""What looks like a function call but is syntax, and the alias of `{each(…)}`. Other parentheses follow a space."""
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 
 
@@ -112,6 +115,11 @@ def _columns(argument: str) -> tuple[str, list[tuple[str, str]]]:
     return source, [(name, kind) for name, kind in (column.split() for column in columns)]
 
 
+def _qualify_call(match: re.Match[str]) -> str:
+    name = match[1]
+    return match[0] if name in _CALL_SYNTAX else f"pg_catalog.{name}("
+
+
 class PostgresDialect(Dialect):
     """PostgreSQL 14 and later."""
 
@@ -119,9 +127,9 @@ class PostgresDialect(Dialect):
     notifies = True
     writing_ctes = True
 
-    _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000 as bigint))"
+    _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000.0 as bigint))"
     _stamp = "(select {now})"
-    _clock = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
+    _clock = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000.0 as bigint))"
     _lock = "for no key update"
     _lock_skip_locked = "for no key update skip locked"
     _lock_shared = "for key share"
@@ -153,6 +161,14 @@ class PostgresDialect(Dialect):
         self._channel = self.channel
         self._ends_channel = self.ends_channel
 
+    def fill(self, text: str, limit: int | None = None) -> str:
+        """Expand all fragments and qualify function names, so that no other schema's function is called instead.
+
+        Operators aren't qualified: a statement uses only combinations of types that `pg_catalog` has an operator for.
+        Statements that run on a caller's connection depend on this, because its `search_path` may name any schema.
+        """
+        return _CALL.sub(_qualify_call, super().fill(text, limit))
+
     @staticmethod
     def _each(argument: str) -> str:
         source, columns = _columns(argument)
@@ -167,7 +183,8 @@ class PostgresDialect(Dialect):
     def _error_text(argument: str) -> str:
         """Parse the stored error once, because a traceback makes it long."""
         stored = f"(select cast({argument} as jsonb) as e offset 0) as stored"
-        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {stored})"
+        parts = ", ".join(f"e ->> cast('{part}' as text)" for part in ("code", "type", "message"))
+        return f"(select concat_ws(chr(10), {parts}) from {stored})"
 
     @staticmethod
     def _among(argument: str) -> str:

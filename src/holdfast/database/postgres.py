@@ -53,6 +53,9 @@ STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
 LISTENER_CHECK_INTERVAL_S = 10.0
 PREPARE_AFTER = 2
+SEARCH_PATH = "pg_catalog,pg_temp"
+"""Only built-in functions and operators. A role that may create objects in another schema, such as `public`, could
+otherwise make the worker call an overloaded operator. Tables are named with their schema."""
 SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "poll": "housekeeping", "stats": "housekeeping"}
 """Reads share a writer's connection: they don't block each other here, and connections are expensive."""
 
@@ -78,6 +81,8 @@ _REJECTION = re.compile(
 )
 
 
+_READ_SESSION = """select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('search_path'),
+    cast(pg_catalog.current_schemas(true) as text[])"""
 _OPTIONS_REJECTED = "unsupported startup parameter"
 
 
@@ -125,7 +130,8 @@ class PostgresConnection(DatabaseConnection):
 
     _is_lent = False
 
-    def __init__(self, conninfo: str, display_url: str) -> None:
+    def __init__(self, conninfo: str, display_url: str, *, for_tasks: bool = False) -> None:
+        """Connect. `for_tasks` keeps the user's own `search_path`, because SQL of tasks depends on it."""
         self._what = display_url
         try:
             self._psycopg = psycopg.connect(
@@ -143,20 +149,37 @@ class PostgresConnection(DatabaseConnection):
                     f"{display_url} rejected the URL's options; set ignore_startup_parameters = options in pgbouncer"
                 ) from error
             raise StoreUnavailable(f"cannot connect to {display_url}: {reason}; is the server running?") from error
-        self.pooled = self._is_pooled()
-        if self.pooled:
-            self._psycopg.prepare_threshold = None
-        self._cursor = self._psycopg.cursor()
-        self._cursor.adapters.register_loader("uuid", TextLoader)  # on this cursor only: SQL of tasks gets UUIDs
-
-    def _is_pooled(self) -> bool:
-        """Return whether a pooler such as pgbouncer may run each transaction on another server connection.
+        with _translate_errors(self._what):
+            pid, path, schemas = self._psycopg.execute(_READ_SESSION, prepare=False).fetchone() or (0, "", [])
+        self.pooled = pid != self._psycopg.info.backend_pid
+        """Whether a pooler such as pgbouncer may run each transaction on another server connection.
 
         If so, the backend that answers isn't the one that was announced at the start.
         """
-        with _translate_errors(self._what):
-            row = self._psycopg.execute("select pg_backend_pid()", prepare=False).fetchone()
-        return row is not None and row[0] != self._psycopg.info.backend_pid
+        self._begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+        if self.pooled:
+            self._psycopg.prepare_threshold = None
+        if not for_tasks and path != SEARCH_PATH:
+            self._restrict_search_path(path, schemas)
+        self._cursor = self._psycopg.cursor()
+        self._cursor.adapters.register_loader("uuid", TextLoader)  # on this cursor only: SQL of tasks gets UUIDs
+
+    def _restrict_search_path(self, path: str, schemas: list[str]) -> None:
+        """Let names resolve to built-in objects only, because the server or a pooler ignored the startup options.
+
+        Behind a pooler only transactions can be restricted: a setting of the session would reach other clients. A
+        statement on its own relies on `PostgresDialect.fill`, which holds while `pg_catalog` comes first.
+        """
+        if not self.pooled:
+            self.execute_script(f"SET search_path = {SEARCH_PATH}")
+            return
+        self._begin += f"; SET LOCAL search_path = {SEARCH_PATH}"
+        if [schema for schema in schemas if not schema.startswith("pg_temp")][:1] != ["pg_catalog"]:
+            self.close()
+            raise AccessDenied(
+                f"{self._what}: the search_path ({path}) of this user has a schema before pg_catalog, whose functions"
+                " could replace built-in ones; remove pg_catalog from it, so that it comes first"
+            )
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         if self._is_lent and _idle(self._psycopg):
@@ -181,7 +204,7 @@ class PostgresConnection(DatabaseConnection):
             self.busy_since = None
 
     def begin(self) -> None:
-        self.execute_script("BEGIN ISOLATION LEVEL READ COMMITTED")
+        self.execute_script(self._begin)
 
     def commit(self) -> None:
         self.execute_script("COMMIT")
@@ -381,6 +404,9 @@ class PostgresDatabase(Database):
         if purpose == "claim":  # a bitmap scan reads the whole lane and sorts it; claims read only its head
             settings.append("-c enable_bitmapscan=off")
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
+        for_tasks = purpose.startswith("transaction")
+        if not for_tasks:
+            settings.append(f"-c search_path={SEARCH_PATH}")
         defaults = {
             "application_name": f"holdfast {purpose}",
             "connect_timeout": CONNECT_TIMEOUT_S,
@@ -393,12 +419,13 @@ class PostgresDatabase(Database):
         if self._takes_options:
             options = " ".join([str(self._options.get("options") or ""), *settings]).strip()
             try:
-                return PostgresConnection(make_conninfo(**{**given, "options": options}), self.display_url)
+                conninfo = make_conninfo(**{**given, "options": options})
+                return PostgresConnection(conninfo, self.display_url, for_tasks=for_tasks)
             except OptionsRejected:
                 if "options" in self._options:
                     raise  # options in the URL must not be dropped silently
                 self._takes_options = False
-        return PostgresConnection(make_conninfo(**given), self.display_url)
+        return PostgresConnection(make_conninfo(**given), self.display_url, for_tasks=for_tasks)
 
     def lock_migrations(self, connection: DatabaseConnection) -> None:
         """Lock without timeouts, because another process may be building an index.
@@ -407,15 +434,17 @@ class PostgresDatabase(Database):
         """
         connection.execute_script("set local statement_timeout = 0")
         connection.execute_script("set local lock_timeout = 0")
-        lock = Statement("migration_lock", "select pg_advisory_xact_lock(hashtextextended($1, 0))", ("name",))
+        lock = Statement(
+            "migration_lock", "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))", ("name",)
+        )
         connection.execute(lock, {"name": f"holdfast migration {self.dialect.schema}"})
         connection.execute_script(f"set local lock_timeout = {LOCK_TIMEOUT_S * 1000}")
-        known = Statement("schema_exists", "select 1 from pg_namespace where nspname = $1", ("name",))
+        known = Statement("schema_exists", "select 1 from pg_catalog.pg_namespace where nspname = $1", ("name",))
         if not connection.execute(known, {"name": self.dialect.schema}):
             connection.execute_script(f'create schema "{self.dialect.schema}"')
 
     def table_exists(self, connection: DatabaseConnection, table: str) -> bool:
-        query = Statement("table_exists", "select to_regclass($1) is not null", ("table",))
+        query = Statement("table_exists", "select pg_catalog.to_regclass($1) is not null", ("table",))
         return bool(connection.execute(query, {"table": f'"{self.dialect.schema}".{table}'})[0][0])
 
     def before_fork(self) -> None:

@@ -79,7 +79,7 @@ select count(*) from (
 -- name: estimate_total
 -- only: postgres
 -- Estimate the number of runs by the last vacuum or analyze; 0 if there was none.
-select cast(greatest(reltuples, 0) as bigint) from pg_class where oid = cast('{schema}runs' as regclass)
+select cast(greatest(reltuples, 0) as bigint) from pg_class where oid = cast(cast('{schema}runs' as regclass) as oid)
 
 -- name: estimate_total
 -- only: sqlite
@@ -134,12 +134,12 @@ select cast(current_setting('max_connections') as int), (select count(*) from pg
 -- Ages are microseconds, null if unknown.
 select kind, pid, name, who, took, doing, query from (
     select 'transaction' as kind, pid, application_name as name, cast(usename as text) as who,
-        cast(extract(epoch from clock_timestamp() - xact_start) * 1000000 as bigint) as took, state as doing, left(query, 100) as query
+        cast(extract(epoch from clock_timestamp() - xact_start) * 1000000.0 as bigint) as took, state as doing, left(query, 100) as query
     from pg_stat_activity
     where xact_start is not null and (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid()
         and backend_type = 'client backend'
     union all
-    select 'prepared', null, gid, cast(owner as text), cast(extract(epoch from clock_timestamp() - prepared) * 1000000 as bigint), null, null
+    select 'prepared', null, gid, cast(owner as text), cast(extract(epoch from clock_timestamp() - prepared) * 1000000.0 as bigint), null, null
     from pg_prepared_xacts
     union all
     select 'slot', active_pid, cast(slot_name as text), null, null, case when active then 'active' else 'inactive' end, null
@@ -151,9 +151,9 @@ order by took desc nulls last limit 20
 -- only: postgres
 -- List Holdfast's tables with live and dead rows, by the server's statistics, and the time since the last vacuum.
 select s.relname, s.n_live_tup, s.n_dead_tup,
-    cast(extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum)) * 1000000 as bigint)
+    cast(extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum)) * 1000000.0 as bigint)
 from pg_stat_user_tables s where s.relid in (
-    select c.oid from pg_class c where c.relnamespace = (select relnamespace from pg_class where oid = cast('{schema}runs' as regclass))
+    select c.oid from pg_class c where c.relnamespace = (select relnamespace from pg_class where oid = cast(cast('{schema}runs' as regclass) as oid))
 )
 order by s.n_dead_tup desc limit 20
 

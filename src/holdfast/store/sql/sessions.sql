@@ -31,7 +31,7 @@ returning session
 -- Find sessions whose lease has expired, and sessions without a row that runs still name.
 --
 -- The recursion jumps from session to session in the index instead of reading every run.
-with recursive held(session) as (
+with recursive held (session) as (
     select min(session) from {schema}runs where session is not null
     union all
     select (select min(r.session) from {schema}runs r where r.session > held.session) from held where held.session is not null

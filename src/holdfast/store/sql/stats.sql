@@ -5,10 +5,10 @@
 -- rest.
 select finished_at - finished_at % cast(:span as bigint) as at, lane, state,
     case when started_at is not null then
-        cast(floor(5 * ln(1 + cast(case when started_at > created_at then started_at - created_at else 0 end as double precision) / 1000)) as int)
+        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(case when started_at > created_at then started_at - created_at else 0 end as double precision) / cast(1000 as double precision))) as int)
         end as waited,
     case when started_at is not null then
-        cast(floor(5 * ln(1 + cast(case when finished_at > started_at then finished_at - started_at else 0 end as double precision) / 1000)) as int)
+        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(case when finished_at > started_at then finished_at - started_at else 0 end as double precision) / cast(1000 as double precision))) as int)
         end as took,
     count(*)
 from {schema}runs
