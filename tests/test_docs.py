@@ -58,7 +58,7 @@ def test_the_tests_on_the_testing_page_pass(tmp_path):
     shop, conftest, *tests, _ = blocks(ROOT / "docs" / "testing.md")
     outcome = run_pytest(tmp_path, shop=shop, conftest=conftest, test_shop="\n".join(tests))
     assert outcome.returncode == 0, outcome.stdout
-    assert "4 passed" in outcome.stdout
+    assert "6 passed" in outcome.stdout
 
 
 def test_the_bug_on_the_testing_page_is_reported_as_printed(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout, idempotency_key
 from holdfast.errors import TaskError
-from holdfast.testing import Restarted, context, fake_step, sync_context
+from holdfast.testing import Restarted, context, fake, sync_context
 
 app = Holdfast("sqlite:///never-made.db")
 NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
@@ -226,9 +226,16 @@ async def test_undo_and_recorded_values_work():
 
 
 async def test_fakes_work_in_direct_calls():
-    with fake_step(double, returns=7) as fake:
+    with fake(double, returns=7) as doubled:
         assert await child(context(), 1) == 7
-    assert [call.args for call in fake.calls] == [(1,)]
+    assert [call.args for call in doubled.calls] == [(1,)]
+
+
+async def test_children_and_remote_tasks_are_faked_in_direct_calls():
+    with fake(child, returns=7) as called, fake("far", does=lambda a, b: a + b):
+        assert await context().call(child, 1) == 7
+        assert await context().call(app.remote("far"), 1, b=2) == 3
+    assert [call.args for call in called.calls] == [(1,)]
 
 
 def test_a_durable_function_without_a_context_says_where_to_get_one():

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast, Secret
+from holdfast import Context, Holdfast, Retry, Secret
 from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model import codec
@@ -56,6 +56,33 @@ class TestAnAppOfTheUsers:
     def test_the_tables_are_in_the_schema_of_the_app(self, kit):
         if kit.app.store.database.dialect.name == "postgres":
             assert kit.app.store.database.dialect.schema == "shop"
+
+
+def insert(connection, item: str) -> None:
+    connection.execute(f"insert into orders (item) values ('{item}')")
+
+
+def test_a_transaction_creates_tables_for_the_functions_of_ctx_transaction(kit):
+    @kit.app.task(name="order", retry=Retry(max_attempts=1))
+    async def order(ctx: Context, item: str) -> None:
+        await ctx.transaction(insert, item)
+
+    with kit.transaction() as connection:
+        connection.execute("create table orders (item text)")
+    run = order.enqueue("rope")
+    kit.drain()
+    assert run.info().state == "done"
+    with pytest.raises(KeyError), kit.transaction() as connection:
+        insert(connection, "rolled back")
+        raise KeyError
+    with kit.transaction() as connection:
+        assert [tuple(row) for row in connection.execute("select item from orders")] == [("rope",)]
+
+
+def test_a_transaction_needs_the_block_of_the_kit(kit):
+    with pytest.raises(ConfigError, match="transaction\\(\\) works only inside the kit's with block"):
+        with Kit().transaction():
+            pass
 
 
 def test_the_app_has_its_own_store_back_afterwards(tmp_path):

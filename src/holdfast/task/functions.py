@@ -15,7 +15,7 @@ import typing
 import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -206,25 +206,3 @@ def _awaited(kind: Any) -> Any:
     if typing.get_origin(kind) in _AWAITED:
         return typing.get_args(kind)[-1]
     return kind
-
-
-# Fakes for tests
-
-
-class StepFake(Protocol):
-    """A fake that replaces the functions of certain steps."""
-
-    def function_for(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return the replacement for a step's function, or None if this fake is for another step."""
-
-
-active_fakes: list[StepFake] = []
-"""The fakes of the whole process, because steps run in any thread. The last match wins."""
-
-
-def faked(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the fake of a step's function, or the function itself."""
-    for fake in reversed(active_fakes):
-        if (instead := fake.function_for(name, fn)) is not None:
-            return instead
-    return fn

@@ -23,8 +23,9 @@ from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.codec import DIGEST_VERSION, canonical, decode, digest, encode
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
-from holdfast.task import functions, operations
+from holdfast.task import operations
 from holdfast.task.annotations import Unresolved, check
+from holdfast.task.fakes import active_fakes, fake_function
 from holdfast.task.functions import (
     STEP_OPTIONS,
     FunctionInfo,
@@ -150,7 +151,7 @@ def step_with(
     settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
 ) -> operations.Step:
     """Create the step of `ctx.options(…).step(…)`."""
-    info = None if functions.active_fakes else cached_info(fn)
+    info = None if active_fakes else cached_info(fn)
     name = settings.name or (None if info is None else info.name)
     if info is None or name is None:
         name, fn, info = _called("step", fn, settings.name)
@@ -159,6 +160,10 @@ def step_with(
         name, f"{name}-{digest}", fn, info, args, kwargs,
         settings.retry, settings.timeout, settings.undo, settings.raises,
     )  # fmt: skip
+    if active_fakes and operation.undo is not None:
+        own = getattr(operation.undo, "__name__", None)
+        names = (f"undo {name}",) if own is None else (own, f"undo {name}")
+        operation.undo = fake_function(names, operation.undo)
     if blocking:
         refuse_async("step", operation.fn, _USE_CONTEXT)
         if operation.undo is not None:
@@ -300,8 +305,8 @@ def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable
     """Return the name of a function, the function to call (a fake in tests), and its info."""
     function = plain_function(verb, fn)
     name = own_name(verb, function) if given is None else given
-    if functions.active_fakes:
-        function = functions.faked(name, function)
+    if active_fakes:
+        function = fake_function((name,), function)
     return name, function, inspect_function(function)
 
 

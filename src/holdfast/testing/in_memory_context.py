@@ -28,13 +28,14 @@ from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
+from holdfast.task.fakes import fake_task
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.registry import remote_task
 from holdfast.task.scope import Scope, current_scope
 from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Request, Task
+from holdfast.task.task import EnqueuerProtocol, Request, Task
 
 PLAIN_PAYLOADS = Payloads(warn_above=None, compress_above=None)
 """Payloads are not stored, so they are not compressed."""
@@ -256,9 +257,13 @@ class InMemoryExecutor:
 
     async def _run_child(self, id: str, index: int) -> tuple[Any, ...]:
         request = self._runs.requests[id]
-        signature = request.signature
-        if not isinstance(signature, Signature):
-            raise TaskError(f"{request.task} can't be called directly: it is a machine or a remote task")
+        task: Task[..., Any] = Task(request.declaration, request.signature, cast(EnqueuerProtocol, None))
+        if isinstance(request.signature, Signature):
+            task.fn = request.signature.fn
+        faked = fake_task(task)
+        signature: Any = faked.signature
+        if faked is task and not isinstance(signature, Signature):
+            raise TaskError(f"{request.task} can't be called directly: it is a machine or a remote task; fake it")
         args, kwargs = signature.decode(request.args)
         fn: Callable[..., Any] = signature.fn
         if signature.durable:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -104,6 +105,28 @@ class Kit:
         if self._before is None:
             raise ConfigError("drain() works only inside the kit's with block: write `with Kit(app) as kit:`")
         return self.app.worker()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Open a transaction on the kit's database, to create your own tables and to read what is in them.
+
+        The connection is the one that functions of `ctx.transaction` get: psycopg's on PostgreSQL, and one with
+        `execute` and `executemany` on SQLite. It is committed at the end of the block.
+
+        Example:
+            ```python
+            @pytest.fixture
+            def tables(kit):
+                with kit.transaction() as connection:
+                    connection.execute("create table orders (customer text, amount integer)")
+            ```
+        """
+        if self._before is None:
+            raise ConfigError("transaction() works only inside the kit's with block: write `with Kit(app) as kit:`")
+        self._store.prepare()
+        database = self._store.database
+        with database.task_transaction(database.connection("transaction-kit")) as connection:
+            yield connection
 
     # Inspecting. These methods block briefly, in async tests too.
 

@@ -18,6 +18,7 @@ from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.store import Claim, Store
+from holdfast.task.fakes import active_fakes, fake_remote_tasks, fake_task
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 from holdfast.telemetry import log
@@ -54,7 +55,7 @@ class KnownLanes:
 
     def refresh(self) -> bool:
         """Read all lanes from the database and return whether the set of known lanes has changed."""
-        tasks = self._registry.names()
+        tasks = {**fake_remote_tasks(), **self._registry.names()} if active_fakes else self._registry.names()
         all_lanes = self._store.lanes.refresh("claim")
         known = {
             lane: tasks[task]
@@ -71,6 +72,11 @@ class KnownLanes:
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
         self.threads = frozenset(lane for lane, task in known.items() if task.declaration.run_in == "thread")
         return changed
+
+    def task_of(self, claim: Claim) -> Task[..., Any]:
+        """Return the task of a claimed run; in tests, its fake. Compensations are those of the task's own code."""
+        task = self.tasks[claim.lane]
+        return fake_task(task) if active_fakes and claim.ending is None else task
 
     def refresh_if_stale(self) -> None:
         if time.monotonic() - self._refreshed_at > POLL_INTERVAL_S:
@@ -167,7 +173,7 @@ class IsolatedRuns:
     def _reserve(self, session: Session, now: float) -> None:
         self._waiting_since = None
         claims = self._store.claims.claim_isolated(session.id, self._lanes.tasks, self._runner.concurrency)
-        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, isolated=True) for claim in claims]
+        attempts = [Attempt(claim, self._lanes.task_of(claim), session.id, isolated=True) for claim in claims]
         if self._state.add(session, attempts):
             self._reserved = attempts
             self._start_by = now + self._lease / 3
@@ -319,7 +325,7 @@ class Claimer(Loop):
 
     def _add(self, session: Session, claims: list[Claim]) -> int:
         """Add claimed runs to the worker's state, unless the session has ended: then recovery takes them back."""
-        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
+        attempts = [Attempt(claim, self._lanes.task_of(claim), session.id) for claim in claims]
         if self._state.add(session, attempts):
             self._claimed += attempts
         return len(claims)
