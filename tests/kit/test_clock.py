@@ -283,3 +283,68 @@ def test_the_clock_takes_a_duration_or_its_parts_but_not_both():
         clock.advance(60, days=1)
     assert clock.now == NEW_YEAR
     assert clock.advance(days=1, hours=2) == NEW_YEAR + timedelta(hours=26)
+
+
+# Schedules
+
+
+@pytest.fixture
+def nightly(kit):
+    slots = []
+
+    @kit.app.task(name="nightly")
+    async def nightly(ctx: Context) -> None:
+        slots.append(ctx.scheduled_for)
+
+    kit.clock.set(NEW_YEAR)
+    kit.app.schedule("nightly", nightly, cron="0 3 * * *")
+    return slots
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_slots_that_an_advance_passes_are_due(kit, nightly, drained):
+    if drained:
+        kit.drain()
+    kit.clock.advance(hours=2)
+    kit.drain()
+    assert nightly == []
+    kit.clock.advance(days=1)
+    kit.drain()
+    assert nightly == [NEW_YEAR + timedelta(hours=3)]
+    kit.clock.advance(days=2)
+    kit.drain()
+    assert sorted(nightly) == [NEW_YEAR + timedelta(days=day, hours=3) for day in range(3)]
+
+
+def test_the_time_at_which_a_test_starts_passes_no_slots(kit, nightly):
+    kit.clock.set(NEW_YEAR + timedelta(days=100))
+    kit.drain()
+    assert nightly == []
+    kit.clock.set(NEW_YEAR + timedelta(days=101))
+    kit.drain()
+    assert nightly == [NEW_YEAR + timedelta(days=100, hours=3)]
+
+
+def test_an_advance_passes_at_most_a_thousand_slots_of_a_schedule(kit):
+    done = []
+
+    @kit.app.task(name="often")
+    def often() -> None:
+        done.append(1)
+
+    kit.app.schedule("often", often, every=60)
+    kit.clock.advance(days=1)
+    kit.drain()
+    assert len(done) == 1000
+
+
+def test_slots_are_due_in_a_running_worker(kit, nightly):
+    with kit.app.worker():
+        kit.clock.advance(days=1)
+        wait_until(lambda: nightly == [NEW_YEAR + timedelta(hours=3)])
+
+
+async def test_an_advance_works_in_async_tests(kit, nightly):
+    kit.clock.advance(days=1)
+    await kit.adrain()
+    assert nightly == [NEW_YEAR + timedelta(hours=3)]

@@ -58,6 +58,56 @@ class TestAnAppOfTheUsers:
             assert kit.app.store.database.dialect.schema == "shop"
 
 
+@pytest.fixture
+def limited(kit):
+    kit.app.limit("mail", rate="1/min")
+
+    @kit.app.task(name="mail", limits=["mail"])
+    def mail() -> None: ...
+
+    return mail
+
+
+def test_a_drain_reports_the_ready_runs_that_it_leaves(kit, limited, caplog):
+    @kit.app.task(name="paused", queue="paused")
+    def paused() -> None: ...
+
+    limited.enqueue()
+    left = [limited.enqueue(), paused.enqueue(), kit.app.remote("billing.charge").enqueue()]
+    kit._control.queues.pause(["paused"])
+    drained = kit.drain()
+    assert (drained, type(drained + 1), [each.run for each in drained.left]) == (1, int, left)
+    reasons = [each.reason for each in drained.left]
+    assert reasons == [
+        "limit mail is full: 1 of 1 starts used in the last 60 s",
+        "queue paused is paused: holdfast resume paused",
+        "no task of this name in the app: import its module, or fake it",
+    ]
+    (record,) = [record for record in caplog.records if "drain left ready runs" in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert all(reason in record.getMessage() for reason in reasons)
+    kit.clock.advance(minutes=1)
+    assert kit.drain() == 1
+
+
+async def test_a_strict_drain_fails_if_it_leaves_ready_runs(kit, limited):
+    assert (await kit.adrain(strict=True)).left == []
+    await limited.aenqueue()
+    left = await limited.aenqueue()
+    with pytest.raises(AssertionError, match=f"drain left 1 ready run:\\n  mail {left.id}: limit mail is full"):
+        await kit.adrain(strict=True)
+
+
+def test_a_drain_does_not_report_runs_that_wait(kit):
+    @kit.app.task(name="waits")
+    async def waits(ctx: Context) -> None:
+        await ctx.sleep(1)
+
+    waits.enqueue()
+    waits.options(delay=1).enqueue()
+    assert kit.drain(strict=True).left == []
+
+
 def insert(connection, item: str) -> None:
     connection.execute(f"insert into orders (item) values ('{item}')")
 

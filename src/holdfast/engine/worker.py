@@ -89,8 +89,9 @@ class Worker:
     def drain(self, timeout: Duration | None = None) -> int:
         """Run until no run of this worker's tasks is ready or running, and return how many attempts ended here.
 
-        Runs that are scheduled for later are left alone unless they become due meanwhile. Raises ResultTimeout after
-        `timeout`.
+        Runs that are scheduled for later are left alone unless they become due meanwhile. Ready runs are left if a
+        limit is full, if their queue is paused or not served, or if the app has no such task. Raises ResultTimeout
+        after `timeout`.
         """
         self._refuse_in_loop("drain()", "adrain()")
         deadline = _deadline(timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -37,6 +38,8 @@ class VirtualClock:
         self._now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
         self._followers: list[ClockFollower] = []
         self._lock = threading.Lock()
+        self.before_advance: Callable[[], None] = lambda: None
+        """Called right before the clock advances. The kit uses it."""
 
     def __call__(self) -> int:
         return self._now
@@ -57,15 +60,21 @@ class VirtualClock:
     ) -> datetime:
         """Advance by a `timedelta` or seconds, or by the named units; return the new time.
 
-        Work that becomes due runs in the next drain, or at once if a worker is running.
+        Work that becomes due runs in the next drain, or at once if a worker is running. That includes a run for each
+        slot of a schedule that the clock passes, as if a worker had been running all the time.
         """
         named = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if duration is not None and named:
             raise ConfigError("advance takes either a duration or days, hours, minutes and seconds, not both")
-        return self._move(to_micros(named if duration is None else duration, "the duration of advance"))
+        by = to_micros(named if duration is None else duration, "the duration of advance")
+        self.before_advance()
+        return self._move(by)
 
     def set(self, time: datetime) -> datetime:
-        """Set the time; return it. It may be in the past only while no worker is running."""
+        """Set the time; return it. It may be in the past only while no worker is running.
+
+        Before the first drain or `advance`, it is the time at which the test starts: schedules have no slots before it.
+        """
         by = time_to_micros(time, "the time of set") - self._now
         if by < 0 and self._followers:
             raise ConfigError(f"the clock can't go back to {time} while a worker is running; set it before")

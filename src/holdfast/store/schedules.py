@@ -108,6 +108,8 @@ class ScheduleStore(StoreModule):
     def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
         super().__init__(context)
         self._lanes = lanes
+        self.catch_up: CatchUp | None = None
+        """What happens to missed slots of all schedules, instead of what each schedule says. For the test kit."""
 
     def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
         """Store all schedules and triggers of an app's code; orphan those that its code no longer has.
@@ -125,7 +127,7 @@ class ScheduleStore(StoreModule):
     def fire(self) -> FiredSlots:
         """Create the runs of due slots, of some schedules."""
         lanes = lanes_by_key(self._lanes.refresh("housekeeping"))
-        return self._transaction("housekeeping", lambda tx: _fire(tx, lanes))
+        return self._transaction("housekeeping", lambda tx: _fire(tx, lanes, self.catch_up))
 
     def run_now(self, name: str) -> str | None:
         """Create a run of a schedule now and return its id, or let a trigger be polled soon and return None."""
@@ -239,9 +241,9 @@ class DueSchedule(NamedTuple):
     next_at: int | None
 
 
-def _fire(tx: Tx, lanes: Mapping[LaneKey, int]) -> FiredSlots:
+def _fire(tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None) -> FiredSlots:
     fired = FiredSlots([], [], {})
-    due = _pick_due(tx, lanes, fired.unreadable)
+    due = _pick_due(tx, lanes, catch_up, fired.unreadable)
     runs, skipped = _runs_to_create(tx, due)
     fired.created.extend(_create_runs(tx, runs, lanes))
     fired.skipped.extend(skipped.items())
@@ -251,7 +253,9 @@ def _fire(tx: Tx, lanes: Mapping[LaneKey, int]) -> FiredSlots:
     return fired
 
 
-def _pick_due(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) -> list[DueSchedule]:
+def _pick_due(
+    tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None, unreadable: dict[str, str]
+) -> list[DueSchedule]:
     """Pick the first due schedules that this code can read; the others stay as they are."""
     picked: list[DueSchedule] = []
     name, next_at = "", -1
@@ -261,7 +265,7 @@ def _pick_due(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) 
                 continue  # the next round has room, and knows the lane of a schedule that was just added
             try:
                 decoded = from_text(ScheduleRules, rules)
-                due = due_slots(from_text(Timing, timing), decoded.catch_up, next_at, now)
+                due = due_slots(from_text(Timing, timing), catch_up or decoded.catch_up, next_at, now)
                 runs = {slot: _run_of_slot(name, template, decoded, slot) for slot in due.slots}
                 picked.append(DueSchedule(name, decoded, runs, due.next))
             except Exception as error:  # from newer code, or a time zone unknown here: other workers may know it

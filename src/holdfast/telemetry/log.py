@@ -201,6 +201,10 @@ def worker_lost(sessions: Iterable[str], requeued: int, failed: int) -> None:
     )  # fmt: skip
 
 
+def drain_left_runs(runs: int, reasons: Iterable[str]) -> None:
+    _log(logging.WARNING, "drain left ready runs", runs=runs, reasons="; ".join(reasons))
+
+
 def runs_pruned(runs: int) -> None:
     _log(logging.INFO, "finished runs pruned", runs=runs)
 

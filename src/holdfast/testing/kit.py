@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.client.handle import Run
@@ -14,13 +14,17 @@ from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY
 from holdfast.control.runs import RunDetails, StepInfo
 from holdfast.database import open_database
+from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration, to_datetime, to_micros
 from holdfast.model.codec import canonical_text
+from holdfast.model.names import counted
 from holdfast.model.virtual_clock import VirtualClock
 from holdfast.store import Store
 from holdfast.task.task import Request, Task
+from holdfast.telemetry import log
 from holdfast.testing.crash_injection import CrashingStore, CrashInjector, active_injectors
 
 P = ParamSpec("P")
@@ -29,6 +33,29 @@ R = TypeVar("R")
 DRAIN_TIMEOUT_S = 30.0
 """Real time. A drain that takes longer hangs."""
 MAX_LISTED_RUNS = 10
+MAX_LEFT_RUNS = 100
+
+
+class LeftRun(NamedTuple):
+    """A ready run that a drain left, and why."""
+
+    run: Run[Any]
+    reason: str
+
+
+class Drained(int):
+    """The number of attempts that a drain finished.
+
+    Attributes:
+        left: The ready runs that it left, oldest first, each with its `run` and the `reason`.
+    """
+
+    left: list[LeftRun]
+
+    def __new__(cls, ended: int, left: list[LeftRun]) -> Self:
+        drained = super().__new__(cls, ended)
+        drained.left = left
+        return drained
 
 
 class Kit:
@@ -66,6 +93,8 @@ class Kit:
         own = self.app.store
         database = open_database(url, own.database.dialect.schema)
         self._store = CrashingStore(database, self.clock, own.payloads, crashes)
+        self._store.schedules.catch_up = "all"  # as if a worker had been running while the clock moved
+        self.clock.before_advance = self._declare_schedules
         self._control = Control(self._store, self.app.registry)
         self._before: tuple[Store, str] | None = None
 
@@ -84,22 +113,59 @@ class Kit:
 
     # Running
 
-    def drain(self, timeout: Duration = DRAIN_TIMEOUT_S) -> int:
-        """Run until no run is ready or running.
+    def drain(self, timeout: Duration = DRAIN_TIMEOUT_S, *, strict: bool = False) -> Drained:
+        """Run until no run is running, and none is ready that could start.
 
-        Runs that wait for a time, an event or a message stay: advance the clock, emit or send, and drain again.
+        Runs that wait for a time, an event or a message stay: advance the clock, emit or send, and drain again. Ready
+        runs stay if a limit is full, if their queue is paused, or if the app has no such task. They are reported: in
+        the log, in `left` of the returned number, or with `strict` as an error.
 
         Args:
             timeout: Raise ResultTimeout after this much real time.
+            strict: Raise AssertionError if ready runs are left.
 
         Returns:
-            The number of finished attempts.
+            The number of finished attempts, an `int` with the attribute `left`.
         """
-        return self._worker().drain(timeout)
+        return self._report(self._worker().drain(timeout), strict)
 
-    async def adrain(self, timeout: Duration = DRAIN_TIMEOUT_S) -> int:
-        """Run until no run is ready or running, with async tasks on the current event loop. See `drain`."""
-        return await self._worker().adrain(timeout)
+    async def adrain(self, timeout: Duration = DRAIN_TIMEOUT_S, *, strict: bool = False) -> Drained:
+        """Run until no run could start, with async tasks on the current event loop. See `drain`."""
+        ended = await self._worker().adrain(timeout)
+        return await run_in_thread(self._report, ended, strict)
+
+    def _report(self, ended: int, strict: bool) -> Drained:
+        drained = Drained(ended, self._left())
+        if drained.left:
+            lines = [f"{left.run.task} {left.run.id}: {left.reason}" for left in drained.left[:MAX_LISTED_RUNS]]
+            more = len(drained.left) - MAX_LISTED_RUNS
+            lines += [f"… and {more} more"] if more > 0 else []
+            if strict:
+                what = counted(len(drained.left), "ready run")
+                raise AssertionError(f"drain left {what}:\n  " + "\n  ".join(lines))
+            log.drain_left_runs(len(drained.left), lines)
+        return drained
+
+    def _left(self) -> list[LeftRun]:
+        """Return the ready runs, oldest first, with the reason why none of them was started."""
+        left: list[LeftRun] = []
+        for info in reversed(self._control.runs.page(state="ready", limit=MAX_LEFT_RUNS)):
+            if info.task in self.app.registry:
+                reason = "; ".join(each.text for each in self._control.whys.why(info.id).reasons)
+            else:
+                reason = "no task of this name in the app: import its module, or fake it"
+            left.append(LeftRun(Run(info.id, info.task, self.app._client), reason))
+        return left
+
+    def _declare_schedules(self) -> None:
+        """Store the schedules before the clock moves, so that their slots count from the time before."""
+        if self._before is None:
+            return
+        self.app.registry.load()
+        registry = self.app._schedule_registry
+        if registry.schedules:
+            self._store.prepare()
+            Scheduler(self._store, registry, self.app._client, lambda: None).declare()
 
     def _worker(self) -> Worker:
         if self._before is None:
