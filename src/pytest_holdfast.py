@@ -7,6 +7,7 @@ and `holdfast_database` in your tests.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     run_crash_test(item, nextitem)
     return True
+
+
+def pytest_runtest_setup() -> None:
+    """Give each test of a Django project an empty store."""
+    django = sys.modules.get("holdfast.integrations.django.test_databases")
+    if django is not None:
+        django.start_test()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.database.migrate import table_names
 from holdfast.store.commands import WriteCommand
 from tests.store.test_children import finish
 from tests.support.store_harness import CANCELLED, DAY, record_of, token_of
@@ -172,3 +173,17 @@ def test_a_root_that_is_retried_is_kept(harness, parent, clock):
     harness.store.actions.retry(parent.id)
     assert prune(harness) == 0
     assert harness.rows("runs") == 2
+
+
+def test_clearing_deletes_everything_but_sessions_and_lanes(harness, parent):
+    harness.record("w", parent, 2)
+    harness.wait("w", parent, "event", "x", delay=1)
+    harness.add(key="once", unique="one", tags='["red"]')
+    harness.store.events.emit(None, "happened", "1")
+    harness.store.queues.pause(["default"])
+    harness.store.retention.clear()
+    left = {table for table in table_names() if harness.rows(table)}
+    assert left == {"meta", "lanes", "workers"}
+    assert not harness.end("w", parent)
+    harness.store.queues.resume(["default"])
+    assert harness.running("w", key="once", unique="one")

@@ -20,7 +20,7 @@ from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.cli.output import note
 from holdfast.cli.root import SharedOptions
 from holdfast.control import Control
-from holdfast.control.open import DEFAULT_SCHEMA, empty_control, open_control, reopen_store
+from holdfast.control.open import DEFAULT_SCHEMA, IN_MEMORY, empty_control, open_control, reopen_store
 from holdfast.errors import ConfigError
 
 NAME_AN_APP = 'pass --app module:app, set $HOLDFAST_APP, or add [tool.holdfast] app = "module:app" to pyproject.toml'
@@ -144,6 +144,9 @@ def connect(shared: SharedOptions, *, make: bool = False, app: Holdfast | None =
     `make` creates a missing SQLite file; `app` overrides the app that the options name.
     """
     target = resolve_target(shared, app)
+    if target.app is not None and target.url == target.app.url == IN_MEMORY:
+        yield Control(target.app.store, target.app.registry)  # other connections would see an empty database
+        return
     registry, payloads = (target.app.registry, target.app.store.payloads) if target.app else (None, None)
     with open_control(target.url, target.schema, registry, payloads=payloads, make=make) as control:
         yield control

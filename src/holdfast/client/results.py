@@ -380,11 +380,14 @@ class RunResults:
         self._store = store
         self._registry = registry
         self.reader = RunReader(store, self.decode_result)
-        self.waiter = ResultWaiter(store.outcomes.read_many, CompletionListener(store))
+        self.waiter = ResultWaiter(self._outcomes, CompletionListener(store))
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a stored result with the types of its task."""
         return self._registry.decode_result(task, self._store.payloads.unpack(text))
+
+    def _outcomes(self, ids: Iterable[str]) -> dict[str, Row]:
+        return self._store.outcomes.read_many(ids)
 
     # Results
 

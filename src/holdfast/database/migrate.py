@@ -22,6 +22,7 @@ CODE_VERSION = 4
 """Version of this code. A migration that older code can't work with says `-- oldest code: N`."""
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
+_TABLE = re.compile(r"^create table \{schema\}(\w+)", re.MULTILINE)
 _OLDEST = re.compile(r"^-- oldest code: *(\d+)", re.MULTILINE)
 
 
@@ -44,6 +45,11 @@ def migrations() -> tuple[Migration, ...]:
     files = sql_files("holdfast.database.migrations")
     matched = [(file, match) for file in files if (match := _FILE.fullmatch(file.name))]
     return tuple(Migration(int(match[1]), file.name, file.read_text("utf-8")) for file, match in matched)
+
+
+def table_names() -> list[str]:
+    """Return the names of all tables, without the schema."""
+    return [name for migration in migrations() for name in _TABLE.findall(migration.text)]
 
 
 def newest_version() -> int:

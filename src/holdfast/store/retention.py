@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.database import Row
+from holdfast.database import DatabaseConnection, Row
+from holdfast.database.migrate import table_names
 from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, id_rows, json_rows
 
+KEPT_WHEN_CLEARED = ("meta", "lanes", "workers")
+"""Tables whose rows running workers and clients have cached."""
 LOWEST_RUN_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -80,6 +83,24 @@ class Retention(StoreModule):
             return pruned, after if picked.with_tree else picked.last
 
         return self._transaction("client", work)
+
+    # For tests
+
+    def clear(self) -> None:
+        """Delete all runs, events, schedules, limits, tokens and settings.
+
+        Workers survive this: their sessions stay, and what they write about deleted runs has no effect. It deletes
+        rows instead of truncating tables, so that it doesn't wait for a transaction that has enqueued runs.
+        """
+        fill = self._context.database.dialect.fill
+        tables = [table for table in table_names() if table not in KEPT_WHEN_CLEARED]
+
+        def attempt(connection: DatabaseConnection) -> None:
+            with connection.transaction():
+                for table in tables:
+                    connection.execute_script(fill(f"delete from {{schema}}{table}"))
+
+        self._context.connection("client").run(attempt)
 
 
 class _PrunableRuns(NamedTuple):

@@ -47,14 +47,12 @@ class RunReader:
     """Reads runs; changes nothing."""
 
     def __init__(self, store: Store, read_result: ReadResult = read_plain) -> None:
-        self._queries = store.queries
-        self._graphs = store.graphs
-        self._run_list = store.run_list
+        self._store = store
         self._read_result = read_result
 
     def row(self, id: UUID) -> RunRow:
         """Return the row of a run; raise RunNotFound if there is none."""
-        row = self._queries.run(str(id))
+        row = self._store.queries.run(str(id))
         if row is None:
             raise RunNotFound.of(id)
         return row
@@ -77,7 +75,7 @@ class RunReader:
 
     def graph_result(self, id: str, options: str | None) -> Any:
         """Return the result of a finished graph: that of its result node, typed, or of all nodes as plain JSON."""
-        task, text = self._graphs.result(id, options)
+        task, text = self._store.graphs.result(id, options)
         return read_plain("", text) if task is None else self._read_result(task, text)
 
     def info_of(self, row: RunRow) -> RunInfo[Any]:
@@ -104,7 +102,7 @@ class RunReader:
         )
 
     def _result(self, row: RunRow) -> Any:
-        return self._read_result(row.task, self._queries.unpack(row.result) or "")
+        return self._read_result(row.task, self._store.queries.unpack(row.result) or "")
 
     def _listed(self, row: RunRow) -> RunInfo[Any]:
         """Return a run in a list. A result that can't be decoded is left out, so that it doesn't hide other runs."""
@@ -116,7 +114,7 @@ class RunReader:
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
         wanted, limit, after = self._parse(options)
-        listed = self._run_list.page(wanted, limit, after)
+        listed = self._store.run_list.page(wanted, limit, after)
         return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
 
     def full_page(self, **options: Unpack[PageOptions]) -> Page:
@@ -124,7 +122,7 @@ class RunReader:
         wanted, limit, after = self._parse(options)
         rows: list[RunRow] = []
         while True:
-            listed = self._run_list.page(wanted, limit - len(rows), after)
+            listed = self._store.run_list.page(wanted, limit - len(rows), after)
             rows += listed.rows
             after = listed.after
             if after is None or len(rows) == limit:
@@ -139,7 +137,7 @@ class RunReader:
 
     def history(self, id: UUID) -> list[Entry]:
         """Return the history of a run, including the entries derived from its row: enqueue and running attempt."""
-        return list(_history_entries(self.row(id), self._queries.history(str(id))))
+        return list(_history_entries(self.row(id), self._store.queries.history(str(id))))
 
 
 class _ScheduledOptions(msgspec.Struct):

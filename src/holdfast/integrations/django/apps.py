@@ -9,10 +9,11 @@ from django.core import checks
 from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.signals import connection_created
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 
 from holdfast.control import Control
 from holdfast.errors import ConfigError
+from holdfast.integrations.django.test_databases import notice_test_database, remember_databases
 
 
 class HoldfastConfig(AppConfig):  # type: ignore[misc]  # Django is untyped here
@@ -24,6 +25,8 @@ class HoldfastConfig(AppConfig):  # type: ignore[misc]  # Django is untyped here
 
     def ready(self) -> None:
         checks.register(check_setting)
+        remember_databases()
+        pre_migrate.connect(notice_test_database, sender=self)
         post_migrate.connect(create_tables, sender=self)
         connection_created.connect(close_for_test_databases)
 

@@ -26,6 +26,8 @@ from holdfast.database import Database
 from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
 from holdfast.integrations.django.connections import fresh_connections, set_up, url_of
+from holdfast.integrations.django.stores import DjangoStore
+from holdfast.integrations.django.test_databases import remember_databases, runs_tests
 from holdfast.model.run import RunInfo
 
 KEYS = ("APP", "URL", "DATABASE", "SCHEMA", "NAME", "MIGRATE", "INCLUDE", "KEEP")
@@ -47,9 +49,13 @@ def the_app() -> Holdfast:
                     f"{TARGET} was imported while Django loads its apps: import it in a module like tasks.py, not in"
                     " an app's __init__.py or apps.py"
                 )
+            remember_databases()
             _app = make_app(read_setting())
+            DjangoStore(_app, getattr(_app, "alias", None))
             _app._hooks.around_calls.append(fresh_connections)
             _app.on_failure(failed_run)
+        if runs_tests() and isinstance(_app.store, DjangoStore):
+            _app.store.current()  # also sets the app's URL
         return _app
 
 

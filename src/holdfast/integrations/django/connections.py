@@ -11,6 +11,8 @@ import django
 from django.apps import apps
 from django.db import close_old_connections
 
+from holdfast.integrations.django.test_databases import use_databases_of_parent
+
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9._-]+")
 _DJANGO_OPTIONS = {"assume_role", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold"}
 """Options that are not parameters of a PostgreSQL connection."""
@@ -20,6 +22,7 @@ def set_up() -> None:
     """Set Django up if it isn't: for `holdfast --app …`, and in the process of a single task."""
     if not apps.ready and not apps.loading:
         django.setup()
+    use_databases_of_parent()
 
 
 def fresh_connections() -> None:
