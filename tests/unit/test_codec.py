@@ -5,7 +5,7 @@ import enum
 import math
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -97,6 +97,10 @@ def test_only_non_finite_numbers_are_rejected(value):
         ({"a": {math.nan: 1}}, r"nan.* as a key at `\$\.a`"),
         ([2**70, math.nan], r"nan.*`\$\[1\]`"),
         ({"a": "x\ud800"}, r"lone surrogate \('\\ud800'\) in a string at `\$\.a`"),
+        ({1: "a", "1": "b"}, r"the keys 1 and '1', which JSON writes alike, at `\$`"),
+        ({"a": [{"x": 0}, {2.5: 0, "y": 0, "2.5": 0}]}, r"the keys 2.5 and '2.5', .* at `\$\.a\[1\]`"),
+        ([{Colour.RED: 0, "red": 1}], r"the keys <Colour.RED: 'red'> and 'red', .* at `\$\[0\]`"),
+        ({"a": {date(2026, 1, 2): 0, "2026-01-02": 1}}, r"2026, 1, 2\) and '2026-01-02', .* at `\$\.a`"),
         ({"a": {"\udfff": 1}}, r"lone surrogate .* as a key at `\$\.a`"),
         ({"n": 10**5000}, r"integer of more than 4,000 digits at `\$\.n`"),
         ({"a": [object()]}, r"type object.*`\$\.a\[0\]`"),
@@ -110,6 +114,23 @@ def test_unserializable_values_are_rejected_with_their_path(value, place):
         encode(value, "the arguments of task t")
     assert str(caught.value).startswith("the arguments of task t: ")
     str(caught.value).encode()
+
+
+@given(st.dictionaries(st.integers(-3, 3) | st.sampled_from(["-1", "0", "1", "2", "x"]), st.integers()))
+def test_only_dicts_whose_keys_json_writes_alike_are_rejected(value):
+    """Wherever the dict is, and whatever else is there."""
+    merged = len({str(key) for key in value}) < len(value)
+    for nested in (value, [value], {"a": value}, {"a": 1, "b": [{"a": 1}, {"a": value}]}, Order(1, value)):
+        if merged:
+            with pytest.raises(NotSerializable, match="which JSON writes alike"):
+                encode(nested)
+        else:
+            assert len(decode(encode(value))) == len(value)
+
+
+def test_raw_json_with_spaces_is_accepted():
+    """It shrinks when it is decoded and encoded again, as a dict with equal keys would."""
+    assert decode(encode({"a": msgspec.Raw(b'{"x": 1, "y": 2}')})) == {"a": {"x": 1, "y": 2}}
 
 
 def test_none_is_stored_as_null():

@@ -1,7 +1,8 @@
 """Convert values to JSON text and back with msgspec. Values that wouldn't survive the round trip are rejected.
 
-msgspec alone would write NaN as null and, on some Python versions, nest deeper than it can read. So each encode is
-followed by cheap checks of the text; only if one of them raises suspicion is the value itself walked (`validation.py`).
+msgspec alone would write NaN as null, write 1 and "1" as equal keys and, on some Python versions, nest deeper than it
+can read. So each encode is followed by cheap checks of the text; only if one of them raises suspicion is the value
+itself walked (`validation.py`).
 `task/signature.py` binds and types the arguments of tasks.
 """
 
@@ -113,6 +114,8 @@ def encode(value: Any, what: str = "the value", of: str = "") -> str:
     text = data.decode()  # searching str is faster than searching bytes
     if len(data) > MAX_DEPTH or "null" in text or 'nan":' in text or 'inf":' in text or PYDANTIC_MASK in text:
         _check_text(data, text, value, f"{what} {of}" if of else what)
+    if text.count('":') > 1:
+        _check_keys(data, text, value, f"{what} {of}" if of else what)
     return text
 
 
@@ -215,6 +218,18 @@ def _check_finite(value: Any, what: str) -> None:
     except Exception:  # MessagePack has no integers beyond 64 bits
         suspicious = True
     if suspicious:
+        _raise_problem(value, what)
+
+
+def _check_keys(data: bytes, text: str, value: Any, what: str) -> None:
+    """Reject dicts with keys such as 1 and "1", which JSON writes alike: decoding would keep only the last.
+
+    Strings differ, so a single object whose keys are strings needs no check. Otherwise the text shrinks if it is
+    decoded and encoded again.
+    """
+    if text.count("{") == 1 and type(value) is dict and all(type(key) is str for key in value):
+        return
+    if len(_encode(_decode_plain(data))) != len(data):
         _raise_problem(value, what)
 
 

@@ -122,6 +122,7 @@ def _check_atom(value: str | int | float) -> str | None:
 
 
 def _check_dict(node: _Node, inner: list[_Node]) -> str | None:
+    written: dict[bytes, Any] = {}
     for key, item in node.value.items():
         plain = key.value if isinstance(key, Enum) else key
         problem = _check_atom(plain) if isinstance(plain, _ATOMS) else None
@@ -129,8 +130,15 @@ def _check_dict(node: _Node, inner: list[_Node]) -> str | None:
             return f"{problem} as a key"
         if not _encodes({key: None}):
             return f"a key of type {type(key).__name__} (keys must be strings or numbers)"
+        if (text := msgspec.json.encode({key: None})) in written:
+            return f"the keys {_short(written[text])} and {_short(key)}, which JSON writes alike,"
+        written[text] = key
         inner.append(_Node(item, node, f".{key}"))
     return None
+
+
+def _short(key: Any) -> str:
+    return repr(key)[:60]
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
