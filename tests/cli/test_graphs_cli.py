@@ -321,6 +321,22 @@ def test_gates_are_listed_with_those_of_graphs_within(shell, yard):
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no gates\n")
 
 
+def test_a_gate_is_shown_with_what_is_decided_and_who_decided(shell, yard):
+    told = shell("gate", yard.open, "launch", "--url", yard.url).stdout
+    assert re.search(r"^after +mast, done \(cut\)\n +arguments .*8.*\n +result \{\"planks\": 8\}$", told, re.MULTILINE)
+    assert fields(told)["before"] == "sail"
+    assert fields(told)["complete"].endswith("launch complete OUTPUT")
+    shell("gate", yard.open, "launch", "complete", "5", "--by", "ada", "--url", yard.url)
+    told = fields(shell("gate", yard.open, "launch", "--url", yard.url).stdout)
+    assert (told["output"], told["decided"].partition(" by ada ")[0]) == ("5", "decided")
+    for words in (["gate", yard.open], ["show", yard.open]):
+        assert "decided by ada" in shell(*words, "--url", yard.url).stdout
+    (gate,) = shell.json("gate", yard.open, "launch", "--url", yard.url)
+    assert (gate["decided_by"], gate["output"], [node["result"] for node in gate["depends_on"]]) == (
+        "ada", 5, [{"planks": 8}]
+    )  # fmt: skip
+
+
 def test_in_empty_tables_there_is_no_gate(shell, empty):
     result = shell("gate", "ffff", "--url", empty)
     assert result.exit_code == 2

@@ -255,3 +255,46 @@ def test_a_large_graph_is_read_by_pages_in_the_order_of_its_nodes(app, control, 
     assert [each.name for each in graph.nodes] == [*(f"n{n}" for n in range(2500)), "last"]
     assert len(node(graph, "last").waits_for) == 2500
     assert graph.counts == {"ready": 2500, "blocked": 1}
+
+
+def test_a_gate_is_read_with_what_it_decides(app, control, one, bad):
+    inner = Graph("inner")
+    last = inner.add(one, 4, name="last")
+    g = Graph("plan")
+    first = g.add(one, 1, name="first")
+    failing = g.add(bad, 2, name="failing")
+    within = g.add(inner, name="within")
+    gate = g.gate("ok", after=[first, failing.finished, within])
+    g.add(one, 3, after=[gate], name="then")
+    assert last.name == "last"
+    run = app.submit(g)
+    drain(app)
+    found = control.gates.read(run.nodes()["ok"].id)
+    assert (found.task, found.state, found.tenant, [node.name for node in found.dependents]) == (
+        "plan", "waiting", None, ["then"]
+    )  # fmt: skip
+    assert [(node.name, node.kind, node.state, node.args, node.result) for node in found.depends_on] == [
+        ("first", "task", "done", {"n": 1}, 2),
+        ("failing", "task", "failed", {"n": 2}, None),
+        ("within", "graph", "done", None, {"last": 5}),
+    ]
+    assert [node.error and node.error.message for node in found.depends_on] == [None, "no 2", None]
+    with pytest.raises(GraphError, match="is not a gate"):
+        control.gates.read(run.id)
+
+
+def test_who_decided_is_forgotten_once_the_gate_is_open_again(app, control, one):
+    g = Graph("plan")
+    g.gate("ok", after=[g.add(one, 1, name="first")])
+    run = app.submit(g)
+    drain(app)
+    control.graphs.fail(run.id, "ok", "no", by="ada")
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.decided_by, gate.decided_at is not None) == ("ada", True)
+    run.retry()
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.state, gate.decided_by, gate.decided_at) == ("waiting", None, None)
+    control.graphs.complete(run.id, "ok", by="bob")
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.state, gate.decided_by) == ("done", "bob")
+    assert control.gates.read(gate.id).decided_by == "bob"

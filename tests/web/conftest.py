@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 
 from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.web import dashboard
 from holdfast.web.api import live
-from tests.support.browser import Served, chromium
+from tests.support.browser import TIMEOUT_MS, Served, chromium
 from tests.support.web import HOST, Visitor
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -125,6 +125,22 @@ async def browser() -> AsyncIterator[Browser]:
     """One Chromium for all tests of a process."""
     async with chromium() as browser:
         yield browser
+
+
+@pytest.fixture
+async def page(browser: Browser, shop: Shop, serve: Callable[[Any], str]) -> AsyncIterator[Page]:
+    """A new window at the shop's dashboard, which must not complain."""
+    context = await browser.new_context(
+        base_url=serve(shop.site(unlocked=True)), viewport={"width": 1280, "height": 800}
+    )
+    context.set_default_timeout(TIMEOUT_MS)
+    page = await context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
+    yield page
+    await context.close()
+    assert complaints == []
 
 
 @pytest.fixture

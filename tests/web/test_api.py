@@ -219,8 +219,8 @@ def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     for path, operations in document["paths"].items():
         if "get" not in operations or "{schedule}" in path:
             continue
-        run = runs["graph" if path.endswith(("graph", "gates")) else "waiting"].id
-        answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)))
+        run = runs["graph" if path.endswith(("graph", "gates", "{gate}")) else "waiting"].id
+        answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)).replace("{gate}", "approve"))
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
 

@@ -13,6 +13,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from holdfast import Context, Graph, Holdfast, Retry
+from holdfast.control import Control
 from holdfast.web import dashboard
 from holdfast.web.pages.routes import PAGES
 from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
@@ -43,6 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     plain = [page.path for page in PAGES if "{" not in page.path]
     queries = {"/find": "?id=0000", "/bulk": "?verb=retry&state=failed"}
     paths = [path + queries.get(path, "") for path in plain] + [f"/runs/{run.id}" for run in showcase.runs.values()]
+    paths += [f"/gates/{gate.id}" for gate in Control(app.store, app.registry).gates.open(limit=1)]
     more = ["/runs?state=failed&created_from=2020-01-01T00:00", "/runs?state=odd", "/login"]
     yield Place(served.url, [*paths, *more])
     served.close()
@@ -144,7 +146,9 @@ def hostile_runs(shop: Shop) -> list[str]:
     shop.drain()
     runs[1].cancel(NASTY)
     shop.control.runs.send(runs[2].id, f"other {NASTY}", NASTY, by=NASTY)
-    return [f"/runs/{run.id}" for run in [*runs, *runs[3].nodes().values()]]
+    nodes = runs[3].nodes()
+    gate = f"/gates/{nodes[f'gate {NASTY}'].id}"
+    return [gate, *(f"/runs/{run.id}" for run in [*runs, *nodes.values()])]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -12,11 +12,10 @@ import pytest
 
 from holdfast.control.graphs import GraphInfo, NodeInfo
 from holdfast.control.runs import RunDetails
-from holdfast.errors import BadArguments
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
 from holdfast.web.pages.formats import ago, duration
-from holdfast.web.pages.forms import form_fields, form_value
+from holdfast.web.pages.forms import Submission, form_fields, read_form
 from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
 from holdfast.web.pages.timeline import build_timeline
 
@@ -91,24 +90,86 @@ class Answer:
     ok: bool
     amount: int
     size: Literal["small", "large"]
+    reason: str
     note: str = ""
     share: float | None = None
     more: list[int] | None = None
 
 
+FILLED = {
+    "ok": "true", "amount": "5", "size": '"small"', "reason": "lost", "note": "", "share": "0.5", "more": "[1, 2]"
+}  # fmt: skip
+
+
+def submit(kind: Any, **texts: str) -> Submission:
+    schema = None if kind is None else msgspec.json.schema(kind)
+    return read_form(schema, {f"field:{name}": text for name, text in texts.items()})
+
+
 def test_form_has_a_field_per_property_and_rebuilds_the_value():
-    schema = msgspec.json.schema(Answer)
-    assert [(field.name, field.kind, field.required) for field in form_fields(schema)] == [
-        ("ok", "boolean", True), ("amount", "integer", True), ("size", "choice", True), ("note", "long", False),
-        ("share", "number", False), ("more", "json", False),
+    fields = [(field.name, field.kind, field.must_be_filled) for field in form_fields(msgspec.json.schema(Answer))]
+    assert fields == [
+        ("ok", "boolean", True), ("amount", "integer", True), ("size", "choice", True), ("reason", "long", True),
+        ("note", "long", False), ("share", "number", False), ("more", "json", False),
     ]  # fmt: skip
-    typed = {"ok": "true", "amount": "5", "size": '"small"', "note": "", "share": "0.5", "more": "[1, 2]"}
-    form = {f"field:{name}": text for name, text in typed.items()}
-    given = {"ok": True, "amount": 5, "size": "small", "share": 0.5, "more": [1, 2]}
-    assert form_value(schema, form) == given
-    assert msgspec.convert(form_value(schema, form), Answer) == Answer(**given)
-    with pytest.raises(BadArguments, match="Amount must be a whole number"):
-        form_value(schema, form | {"field:amount": "many"})
+    given = {"ok": True, "amount": 5, "size": "small", "reason": "lost", "share": 0.5, "more": [1, 2]}
+    assert submit(Answer, **FILLED) == Submission(given, {})
+    assert msgspec.convert(submit(Answer, **FILLED).value, Answer) == Answer(**given)
+
+
+def test_untouched_form_satisfies_no_required_field():
+    untouched = {field.name: field.default for field in form_fields(msgspec.json.schema(Answer))}
+    for texts in (untouched, {}, dict.fromkeys(untouched, " \r\n")):
+        assert submit(Answer, **texts).problems == {
+            "ok": "Ok is required", "amount": "Amount is required", "size": "Size is required",
+            "reason": "Reason is required",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("amount", "many", "Amount must be a whole number, not 'many'"),
+        ("share", "NaN", "Share must be a number, not 'NaN'"),
+        ("more", "[1", "More must be JSON, not '[1'"),
+        ("ok", "maybe", "Ok must be yes or no, not 'maybe'"),
+    ],
+)
+def test_text_that_is_no_value_is_a_problem_of_its_field(name, text, problem):
+    assert submit(Answer, **{**FILLED, name: text}).problems == {name: problem}
+
+
+@dataclass
+class Loose:
+    """Types that say that they may be empty, and defaults."""
+
+    comment: Annotated[str, msgspec.Meta(min_length=0)]
+    reviewer: str | None
+    sure: bool | None
+    tone: Literal["", "loud"]
+    signature: str = "the team"
+    count: int = 3
+    urgent: bool = True
+
+
+def test_empty_text_is_a_value_where_the_type_says_so():
+    texts = {"comment": "", "reviewer": "", "sure": "", "tone": '""', "signature": "", "count": "", "urgent": ""}
+    value = {"comment": "", "reviewer": None, "sure": None, "tone": "", "signature": ""}
+    assert submit(Loose, **texts) == Submission(value, {})
+    defaults = {field.name: field.default for field in form_fields(msgspec.json.schema(Loose))}
+    assert submit(Loose, **{**defaults, "tone": '"loud"'}).value == {
+        "comment": "", "reviewer": None, "sure": None, "tone": "loud", "signature": "the team", "count": 3,
+        "urgent": True,
+    }  # fmt: skip
+    assert submit(Loose, tone='""').problems == {
+        "comment": "Comment is required", "reviewer": "Reviewer is required", "sure": "Sure is required"
+    }  # fmt: skip
+
+
+def test_bounds_of_a_type_are_left_to_the_browser_too():
+    kind = Annotated[int, msgspec.Meta(ge=1, le=9, description="How many.")]
+    (field,) = form_fields(msgspec.json.schema(kind))
+    assert (field.bounds, field.description) == ({"min": 1, "max": 9}, "How many.")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +177,16 @@ def test_form_has_a_field_per_property_and_rebuilds_the_value():
     [(bool, "true", True), (int, "5", 5), (str, "5", "5"), (list[int], "[1]", [1]), (int | None, "", None)],
 )
 def test_a_type_that_is_no_object_is_one_field(kind, text, value):
-    assert form_value(msgspec.json.schema(kind), {"field:output": text}) == value
+    assert submit(kind, output=text) == Submission(value, {})
+
+
+@pytest.mark.parametrize("kind", [bool, int, str, list[int]])
+def test_a_required_whole_value_is_not_satisfied_by_nothing(kind):
+    assert submit(kind, output="").problems == {"output": "Output is required"}
 
 
 def test_a_gate_without_a_type_takes_any_json_or_nothing():
-    assert [form_value(None, {"field:output": text}) for text in ("", '{"a": 1}')] == [None, {"a": 1}]
+    assert [submit(None, output=text).value for text in ("", '{"a": 1}')] == [None, {"a": 1}]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ NONSENSE = (
     "2026-11-16T08:00:00+25:00", "ffffffff-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000",
 )  # fmt: skip
 FIELDS = (
-    "reason", "from_step", "args", "topic", "payload", "gate", "outcome", "error", "query", "after", "changed", "queue",
+    "reason", "from_step", "args", "topic", "payload", "field:ok", "field:amount", "step", "outcome",
+    "error", "query", "after", "changed", "queue",
     "verb", "schedule", "field:ok", "field:amount",
 )  # fmt: skip
 NAMES = {
@@ -44,13 +45,14 @@ def test_invalid_form_input_is_reported(shop, fill):
     runs = fill()
     browser = shop.browser()
     key = browser.csrf_token()
+    gate = runs["graph"].nodes()["approve"].id
     for nonsense in NONSENSE:
         if nonsense == "\ud800":
             continue  # which no form can have
         form = dict.fromkeys(FIELDS, nonsense) | {"csrf_token": key}
         for action in ACTIONS:
-            for given in (form, form | {"gate": "approve", "query": f"verb=cancel&after={nonsense}"}):
-                run = runs["graph" if action.path.endswith("gate") else "waiting"]
-                answer = browser.submit(filled(action.path, run.id), given)
+            for given in (form, form | {"step": "confirm", "query": f"verb=cancel&after={nonsense}"}):
+                id = gate if action.path.startswith("/gates") else runs["waiting"].id
+                answer = browser.submit(filled(action.path, id), given)
                 assert answer.status < 500, (action.path, nonsense)
                 assert "Traceback" not in answer.text

@@ -139,33 +139,6 @@ def test_the_forms_of_a_run_do_what_they_say(shop, fill):
     assert "by operate None" in page
 
 
-def test_gate_is_approved_by_its_form(shop, fill):
-    runs = fill()
-    browser = shop.browser()
-    at, gate = f"/runs/{runs['graph'].id}/gate", {"gate": "approve", "back": "gates"}
-    page = Reader(browser.get("/gates").text)
-    names = [given["name"] for _, given in page.tags if (given.get("name") or "").startswith("field:")]
-    assert names == ["field:ok", "field:amount", "field:note"]
-    assert submit(browser, at, **gate, **{"field:ok": "true", "field:amount": "many"})[0] == 422
-    filled = {"field:ok": "true", "field:amount": "5", "field:note": "fine"}
-    assert submit(browser, at, **gate, **filled) == (303, "/gates?did=approved")
-    assert submit(browser, at, **gate, **filled) == (303, "/gates?did=gate-before")
-    assert submit(browser, at, gate="nowhere")[0] == 404
-    shop.drain()
-    assert runs["graph"].result(timeout=10)["approve"] == {"ok": True, "amount": 5, "note": "fine"}
-
-
-def test_gate_is_rejected_by_its_form(shop, fill):
-    runs = fill()
-    browser = shop.browser()
-    at = f"/runs/{runs['graph'].id}"
-    assert submit(browser, f"{at}/gate", gate="approve", outcome="fail", error="too expensive") == (
-        303,
-        f"{at}?did=rejected",
-    )
-    assert "too expensive" in browser.get(f"/runs/{runs['graph'].nodes()['approve'].id}").text
-
-
 def test_queues_are_paused_from_the_overview(shop, fill):
     fill()
     browser = shop.browser()

@@ -45,7 +45,7 @@ def test_forms_about_a_foreign_run_change_nothing(shop, runs, foreign):
     assert len(forms) >= 5
     before = shop.control.runs.details(foreign.id)
     for action in forms:
-        form = {"csrf_token": key, "topic": "t", "gate": "approve", "error": "e"}
+        form = {"csrf_token": key, "topic": "t", "error": "e"}
         assert (action.path, browser.submit(filled(action.path, foreign.id), form).status) == (action.path, 404)
     assert shop.control.runs.details(foreign.id) == before
 
@@ -103,6 +103,7 @@ def test_the_beginning_of_an_id_finds_no_foreign_run_and_names_none(shop, name):
 
 def test_gates_of_others_are_neither_listed_nor_opened(shop):
     theirs = shop.graph(tenant="other")
+    shop.add.options(tenant="acme").enqueue(1, 2)
     shop.drain()
     visitor, browser = shop.visitor("operate", "acme"), shop.browser("operate", "acme")
     assert visitor.get("/api/v1/gates").json == {"gates": []}
@@ -111,6 +112,10 @@ def test_gates_of_others_are_neither_listed_nor_opened(shop):
     at = f"/api/v1/runs/{theirs.id}/gates/approve"
     assert visitor.post(f"{at}/complete", {"output": {"ok": True}}).status == 404
     assert visitor.post(f"{at}/fail", {"error": "no"}).status == 404
+    assert visitor.get(at).status == 404
+    page = f"/gates/{theirs.nodes()['approve'].id}"
+    form = {"csrf_token": browser.csrf_token(), "outcome": "fail", "error": "no", "step": "confirm"}
+    assert (browser.get(page).status, browser.submit(page, form).status) == (404, 404)
     assert {gate.state for gate in shop.control.graphs.gates(theirs.id)} == {"waiting"}
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.completion import complete_gates, complete_runs
 from holdfast.cli.options import by_option, payload
-from holdfast.cli.output import TableColumn, note, show_json, show_line, show_table
-from holdfast.cli.render_graph import format_gate
+from holdfast.cli.output import TableColumn, note, show_fields, show_json, show_line, show_table
+from holdfast.cli.render_graph import format_decision, format_gate
+from holdfast.cli.render_history import cut, one_line
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.errors import GraphError
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.control import Control
-    from holdfast.control.graphs import GateInfo
+    from holdfast.control.gates import GateDependency, GateDetails, GateInfo
 
 COLUMNS = (
     TableColumn("GATE", whole=True),
@@ -26,6 +29,7 @@ COLUMNS = (
     TableColumn(""),
 )
 NO_REASON = "no reason given"
+MAX_VALUE_CHARS = 2000
 
 
 @holdfast.command()
@@ -42,12 +46,14 @@ def gate(
 
     OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that isn't
     open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With RUN
-    alone, all gates are listed, including those of nested graphs. RUN is a run id or a unique prefix. Put -- before an
-    OUTPUT that starts with a minus sign.
+    alone, all gates are listed, including those of nested graphs; with RUN and NAME, the gate is shown with the results
+    of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before an OUTPUT that starts
+    with a minus sign.
 
     \b
     Examples:
       holdfast gate 0199a3f2-6c1e
+      holdfast gate 0199a3f2-6c1e approve
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too expensive"
     """
@@ -83,9 +89,8 @@ def _show_result(name: str, outcome: str, *, changed: bool, state: str) -> None:
 def _list(shared: SharedOptions, control: Control, id: UUID, name: str | None) -> None:
     found = control.graphs.gates(id)
     if name is not None:
-        found = [gate for gate in found if gate.name == name]
-        if not found:
-            raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists its gates")
+        _show(shared, control, id, [gate for gate in found if gate.name == name], name)
+        return
     if shared.json:
         show_json(found)
         return
@@ -98,4 +103,51 @@ def _row(gate: GateInfo) -> list[str]:
     text = format_gate(gate) if gate.state == "waiting" else ""
     if gate.early is not None:
         text = "will be completed when it opens" if gate.early == "done" else "will fail when it opens"
-    return [gate.name, gate.state, str(gate.graph), text]
+    return [gate.name, gate.state, str(gate.graph), ", ".join(filter(None, [text, format_decision(gate)]))]
+
+
+def _show(shared: SharedOptions, control: Control, id: UUID, gates: list[GateInfo], name: str) -> None:
+    if not gates:
+        raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists its gates")
+    found = [control.gates.read(gate.id) for gate in gates]
+    if shared.json:
+        show_json(found)
+        return
+    for number, gate in enumerate(found):
+        if number:
+            show_line("")
+        show_fields(_fields(gate))
+
+
+def _fields(gate: GateDetails) -> Iterator[tuple[str, str | None]]:
+    yield "gate", gate.name
+    yield "state", f"{gate.state}, {format_gate(gate)}" if gate.state == "waiting" else gate.state
+    yield "graph", f"{gate.task} {gate.graph}"
+    yield "tenant", gate.tenant
+    yield "decided", format_decision(gate) or None
+    yield "output", _value(gate.output) if gate.state == "done" else None
+    yield "error", None if gate.error is None else gate.error.message
+    for node in gate.depends_on:
+        yield "after", _outcome(node)
+    yield "more", "the gate depends on more nodes (--json has the first 20)" if gate.more_depends_on else None
+    names = [node.name for node in gate.dependents]
+    yield "before", (", ".join(names) + (", …" if gate.more_dependents else "")) or None
+    if gate.state == "waiting":
+        from holdfast.control.graphs import complete_command
+
+        yield "complete", complete_command(gate.graph, gate.name, typed=gate.schema is not None)
+
+
+def _outcome(node: GateDependency) -> str:
+    lines = [f"{node.name}, {node.state}" + (f" ({node.task})" if node.task != node.name else "")]
+    if node.kind == "task":
+        lines.append(f"  arguments {_value(node.args)}")
+    if node.error is not None:
+        lines.append(f"  error {cut(one_line(str(node.error)), MAX_VALUE_CHARS)}")
+    elif node.state == "done":
+        lines.append(f"  result {_value(node.result)}")
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    return cut(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS)

@@ -18,7 +18,8 @@ from holdfast.model.names import counted
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from holdfast.control.graphs import GateInfo, GraphInfo, NodeInfo
+    from holdfast.control.gates import GateInfo
+    from holdfast.control.graphs import GraphInfo, NodeInfo
 
 
 SMALL_GRAPH_NODES = 40
@@ -130,8 +131,12 @@ def _why(node: NodeInfo, gate: GateInfo | None, *, small: bool) -> str:
     if gate is not None and node.state == "waiting":
         return format_gate(gate)
     if node.state == "blocked":
-        early = f"; {_EARLY[gate.early]} when it opens" if gate is not None and gate.early is not None else ""
+        early = ""
+        if gate is not None and gate.early is not None:
+            early = f"; {_EARLY[gate.early]} when it opens, {format_decision(gate)}"
         return f"waits for {_names(node.waits_for)}{early}"
+    if gate is not None and gate.decided_at is not None:
+        return format_decision(gate)
     if node.state == "scheduled" and node.due_at is not None:
         return f"due {format_ago(node.due_at)}"
     if node.state == "ready" and node.held is not None:
@@ -167,6 +172,14 @@ def format_gate(gate: GateInfo) -> str:
         end = {"fail": "fails", "skip": "is skipped", "complete": "is completed"}[gate.on_timeout]
         text += f", {end} {format_ago(gate.until)}"
     return text
+
+
+def format_decision(gate: GateInfo) -> str:
+    """Format who decided a gate and when; empty if it is undecided."""
+    if gate.decided_at is None:
+        return ""
+    how = "timed out" if gate.decided_by is None else f"decided by {gate.decided_by}"
+    return f"{how} {format_ago(gate.decided_at)}"
 
 
 def _below(node: NodeInfo) -> list[TreeNode]:

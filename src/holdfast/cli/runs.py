@@ -30,7 +30,8 @@ from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
 if TYPE_CHECKING:
-    from holdfast.control.graphs import GateInfo, GraphInfo
+    from holdfast.control.gates import GateInfo
+    from holdfast.control.graphs import GraphInfo
     from holdfast.control.runs import RunDetails
     from holdfast.model.run import Page, Progress, RunInfo
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Self
 from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
 from holdfast.control.explainer import Explainer
-from holdfast.control.graphs import GateControl, GraphControl
+from holdfast.control.gates import GateControl
+from holdfast.control.graphs import GraphControl
 from holdfast.control.limits import LimitControl
 from holdfast.control.maintenance import Maintenance
 from holdfast.control.queues import QueueControl

@@ -1,4 +1,4 @@
-"""Graphs and gates: nodes in layers with their dependencies and errors; gates and their decisions."""
+"""Graphs: nodes in layers with their dependencies and errors; decide their gates."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.gates import GateInfo, gate_info
 from holdfast.errors import ErrorInfo, GraphError
-from holdfast.model.clock import to_datetime, to_datetime_or_none
+from holdfast.model.clock import to_datetime_or_none
 from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
 from holdfast.store.graphs import gate_completed, gate_failed
-from holdfast.store.run_queries import GateRow, NodeRow
+from holdfast.store.run_queries import NodeRow
 from holdfast.store.run_reader import RunReader
 
 MAX_NESTED_NODES = 20
@@ -57,26 +58,6 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """The nested graph itself, if it is small."""
 
 
-class GateInfo(msgspec.Struct, frozen=True):
-    """A gate of a graph or of a nested graph."""
-
-    name: str
-    id: UUID
-    graph: UUID
-    """The graph run that the gate belongs to."""
-    state: RunState
-    since: datetime | None
-    """When it opened."""
-    until: datetime | None
-    """When it times out."""
-    on_timeout: Literal["fail", "skip", "complete"]
-    """What happens on a timeout."""
-    early: str | None
-    """The outcome, `done` or `failed`, if it was decided before it opened."""
-    schema: dict[str, Any] | None
-    """The JSON Schema of its output."""
-
-
 class GraphInfo(msgspec.Struct, frozen=True):
     """The nodes of a graph, in the order in which they were added."""
 
@@ -103,7 +84,7 @@ class GraphControl:
     def gates(self, id: UUID) -> list[GateInfo]:
         """List the gates of a graph and its nested graphs; GraphError if the run isn't a graph."""
         self._reader.graph_row(id)
-        return [_gate(row) for row in self._store.queries.gates(str(id))]
+        return [gate_info(row) for row in self._store.queries.gates(str(id))]
 
     def node(self, id: UUID, name: str) -> UUID:
         """Return the run id of a node."""
@@ -201,23 +182,6 @@ def _node(
     )
 
 
-def _gate(row: GateRow) -> GateInfo:
-    plan = msgspec.json.decode(row.plan)
-    opened = max(row.created_at, row.retried_at or 0, row.released_at or 0)
-    is_open = row.state == "waiting"
-    return GateInfo(
-        name=row.node,
-        id=UUID(str(row.id)),
-        graph=UUID(str(row.graph)),
-        state=row.state,
-        since=to_datetime(opened) if is_open else None,
-        until=to_datetime_or_none(row.deadline) if is_open else None,
-        on_timeout=plan["on_timeout"],
-        early=plan["early"]["state"] if row.state == "blocked" and "early" in plan else None,
-        schema=plan.get("schema"),
-    )
-
-
 def _gate_name(name: str) -> str:
     return check_name(name, "the name of a gate")
 
@@ -225,47 +189,3 @@ def _gate_name(name: str) -> str:
 def complete_command(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
     """Return the command that completes a gate."""
     return f"holdfast gate {graph} {shlex.quote(gate)} complete{' OUTPUT' if typed else ''}"
-
-
-MAX_OPEN_GATES = 1000
-
-
-class OpenGate(msgspec.Struct, frozen=True):
-    """A gate that waits for a decision."""
-
-    id: UUID
-    name: str
-    graph: UUID
-    """The graph run that the gate belongs to."""
-    task: str
-    """The name of the graph."""
-    tenant: str | None
-    created_at: datetime
-    until: datetime | None
-    """When it times out."""
-    schema: dict[str, Any] | None
-    """The JSON Schema of its output."""
-
-
-class GateControl:
-    """Lists open gates across all graphs."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
-        """List open gates of one tenant or all, oldest first."""
-        rows = self._store.queries.open_gates(tenant, min(limit, MAX_OPEN_GATES))
-        return [
-            OpenGate(
-                id=UUID(str(id)),
-                name=node,
-                graph=UUID(str(graph)),
-                task=task,
-                tenant=of,
-                created_at=to_datetime(created_at),
-                until=to_datetime_or_none(deadline),
-                schema=msgspec.json.decode(plan).get("schema"),
-            )
-            for id, node, graph, task, of, created_at, deadline, plan in rows
-        ]

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.graphs import GateInfo, GraphControl, GraphInfo
+from holdfast.control.gates import GateInfo
+from holdfast.control.graphs import GraphControl, GraphInfo
 from holdfast.control.limits import format_counter
 from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none

@@ -215,7 +215,15 @@ def _concluded_early(node: DecidableNode) -> RunFinish:
     """Finish a gate that was completed or failed before it opened."""
     early = node.plan.pop("early")
     plan = msgspec.json.encode(node.plan).decode()
-    return RunFinish(node.id, node.graph, node.node, early["state"], early.get("result"), early.get("error"), plan)
+    entry = decision_entry(early["state"], early["by"]) if "by" in early else None  # earlier releases didn't store it
+    return RunFinish(
+        node.id, node.graph, node.node, early["state"], early.get("result"), early.get("error"), plan, entry
+    )
+
+
+def decision_entry(state: str, by: str) -> dict[str, Any]:
+    """Return the history entry of a gate that someone completed or failed."""
+    return {"kind": "completed" if state == "done" else "failed", "by": by}
 
 
 def _read_ends(tx: Tx, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, NodeOutcome]]:

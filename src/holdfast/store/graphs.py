@@ -34,6 +34,7 @@ from holdfast.store.enqueue import (
 from holdfast.store.graph_progress import (
     RunFinish,
     decide_ready_nodes,
+    decision_entry,
     finish_runs,
     graph_output,
     insert_nodes,
@@ -296,14 +297,13 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
     packed = None if outcome.result is None else tx.payloads.pack(outcome.result, f"the output of {gate.node}")
     early = plan.get("early")
     if state == "blocked" and early is None:
-        plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error}
+        plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error, "by": outcome.by}
         ((n,),) = tx.execute("store_plan", id=gate.id, plan=msgspec.json.encode(plan).decode())
         data = msgspec.json.encode({"by": outcome.by, "outcome": outcome.state}).decode()
         tx.execute("add_history", rows=json_rows([history_row(gate.id, n, "concluded_early", 0, data=data)]))
         return True, []
     if state == "waiting":
-        kind = "completed" if outcome.state == "done" else "failed"
-        entry = {"kind": kind, "by": outcome.by}
+        entry = decision_entry(outcome.state, outcome.by)
         finish = RunFinish(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)
         return True, finish_runs(tx, [finish])
     if early is not None and state == "blocked":
@@ -313,15 +313,21 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
 
 
 def _checked_outcome(gate: LockedRun, plan: dict[str, Any], outcome: GateOutcome) -> GateOutcome:
-    """Check the output against the gate's type and fill in the type's defaults."""
     schema = plan.get("schema")
     if outcome.result is None or schema is None:
         return outcome
-    value = msgspec.json.decode(outcome.result)
-    fault = find_mismatch(value, schema)
+    output = checked_output(gate.node, gate.parent, schema, msgspec.json.decode(outcome.result))
+    return outcome._replace(result=msgspec.json.encode(output).decode())
+
+
+def checked_output(gate: str | None, graph: object, schema: Mapping[str, Any] | None, output: Any) -> Any:
+    """Check an output against the gate's type, and return it with the type's defaults filled in."""
+    if schema is None:
+        return output
+    fault = find_mismatch(output, schema)
     if fault is not None:
-        raise BadArguments(f"gate {gate.node} of run {gate.parent}: {fault}")
-    return outcome._replace(result=msgspec.json.encode(apply_defaults(value, schema)).decode())
+        raise BadArguments(f"gate {gate} of run {graph}: {fault}")
+    return apply_defaults(output, schema)
 
 
 def _refuse_other_outcome(

@@ -125,7 +125,8 @@ class NodeRow(NamedTuple):
 
 
 class GateRow(NamedTuple):
-    """A gate. `retried_at`: its last retry. `released_at`: when its last dependency ended, if it is open."""
+    """A gate. `retried_at`: its last retry. `released_at`: when its last dependency ended, if it is open. `decision`,
+    `decided_at` and `decision_data`: the history entry of its last decision, which a retry may have reset."""
 
     id: str
     graph: str
@@ -136,6 +137,23 @@ class GateRow(NamedTuple):
     plan: str
     retried_at: int | None
     released_at: int | None
+    decision: str | None
+    decided_at: int | None
+    decision_data: str | None
+
+
+class DependencyRow(NamedTuple):
+    """A node that another one depends on, with its arguments and outcome."""
+
+    id: str
+    node: str
+    kind: str | None
+    task: str
+    state: RunState
+    args: str | None
+    result: str | None
+    error: str | None
+    options: str | None
 
 
 N = TypeVar("N", RunRow, NodeRow)
@@ -223,6 +241,16 @@ class RunQueries(StoreModule):
     def dependencies(self, graph: str, node: str) -> list[Row]:
         """Return name and state of the nodes that a node depends on."""
         return self._execute("read", "list_dependencies", graph=graph, id=node)
+
+    def dependency_outcomes(self, graph: str, node: str, size: int) -> list[DependencyRow]:
+        """Return the first nodes that a node depends on, with their arguments and outcomes."""
+        rows = self._execute("read", "list_dependency_outcomes", graph=graph, id=node, size=size)
+        found = map(DependencyRow._make, rows)
+        return [row._replace(args=self.unpack(row.args), result=self.unpack(row.result)) for row in found]
+
+    def dependents(self, node: str, size: int) -> list[Row]:
+        """Return id, name, kind, task and state of the first nodes that depend on a node."""
+        return self._execute("read", "list_dependents", id=node, size=size)
 
     def node_id(self, graph: str, name: str) -> str | None:
         """Return the id of a node by name."""

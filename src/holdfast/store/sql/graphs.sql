@@ -254,8 +254,23 @@ select n.node, n.state from {schema}shown_runs n join {schema}edges e on e.needs
 where n.parent = cast(:graph as {uuid}) and n.node is not null
 order by n.seq
 
+-- name: list_dependency_outcomes
+-- List the first nodes that a node depends on, with their arguments and outcomes.
+select n.id, n.node, n.kind, n.task, n.state, r.args, n.result, n.error, n.options
+from {schema}shown_runs n join {schema}edges e on e.needs = n.id and e.node = cast(:id as {uuid}) join {schema}runs r on r.id = n.id
+where n.parent = cast(:graph as {uuid}) and n.node is not null
+order by n.seq limit cast(:size as bigint)
+
+-- name: list_dependents
+-- List the first nodes that depend on a node.
+select n.id, n.node, n.kind, n.task, n.state
+from {schema}edges e join {schema}shown_runs n on n.id = e.node
+where e.needs = cast(:id as {uuid})
+order by n.seq limit cast(:size as bigint)
+
 -- name: list_gates
--- List the gates of a graph and of nested graphs, with their last retry and the end of their last dependency.
+-- List the gates of a graph and of nested graphs, with their last retry, the end of their last dependency, and the
+-- history entry of their last decision.
 with recursive graphs (id) as (
     select r.id from {schema}runs r where r.id = cast(:graph as {uuid})
     union all
@@ -266,8 +281,13 @@ select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
     case when g.state = 'waiting' then (
         select max(n.finished_at) from {schema}runs n join {schema}edges e on e.needs = n.id and e.node = g.id
         where n.parent = g.parent and n.node is not null
-    ) end
+    ) end,
+    d.kind, d.at, d.data
 from graphs join {schema}runs g on g.parent = graphs.id and g.node is not null and g.kind = 'gate'
+left join {schema}history d on d.run = g.id and d.n = (
+    select max(h.n) from {schema}history h
+    where h.run = g.id and h.kind in ('completed', 'failed', 'concluded_early', 'timed_out')
+)
 order by g.seq
 
 -- name: list_edges

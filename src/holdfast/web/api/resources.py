@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.graphs import GateInfo, OpenGate
+from holdfast.control.gates import GateDetails, GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
 from holdfast.control.queues import QueueInfo
 from holdfast.control.schedules import ScheduleDetails, ScheduleInfo
@@ -64,6 +64,10 @@ def _open_gates(call: ApiRequest) -> dict[str, Any]:
 
 def _graph_gates(call: ApiRequest) -> dict[str, Any]:
     return {"gates": call.control.graphs.gates(call.run().id)}
+
+
+def _show_gate(call: ApiRequest) -> GateDetails:
+    return call.control.gates.read(call.control.graphs.node(_gate_graph(call), call.path["gate"]))
 
 
 def _gate_graph(call: ApiRequest) -> UUID:
@@ -168,6 +172,11 @@ OPERATIONS = (
     Operation(
         method="GET", path="/runs/{id}/gates", name="graph_gates", summary="List the gates of a graph.",
         do=_graph_gates, answer={"gates": list[GateInfo]},
+    ),
+    Operation(
+        method="GET", path="/runs/{id}/gates/{gate:path}", name="show_gate",
+        summary="Show a gate: the nodes before it with their results, the nodes after it, and who decided.",
+        do=_show_gate, answer=GateDetails,
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/complete", name="complete_gate",

@@ -1,7 +1,7 @@
 """Pages and form actions as data, and the routes that serve them.
 
 A page is a GET and changes nothing. An action is a POST from one of our own forms, with the CSRF token of the login; it
-redirects to the page to show next.
+redirects to the page to show next, or changes nothing and shows a page itself, such as one that asks for confirmation.
 """
 
 from __future__ import annotations
@@ -63,12 +63,21 @@ class PageSpec:
     all_tenants: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """A page that an action shows instead of changing something."""
+
+    template: str
+    values: dict[str, Any]
+    status: int = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormAction:
-    """A form's target. `do` returns the address of the page to show next."""
+    """A form's target. `do` returns the address of the page to show next, or a page."""
 
     path: str
-    do: Callable[[PageRequest], str]
+    do: Callable[[PageRequest], str | PageContent]
     all_tenants: bool = False
 
 
@@ -100,6 +109,8 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
             next_page = await asyncio.to_thread(action.do, page_request)
+            if isinstance(next_page, PageContent):
+                return render(request, principal, next_page.template, next_page.status, **next_page.values)
             log.operator_action(f"{request.method} {request.url.path}", principal.by)
             return RedirectResponse(request.scope.get("root_path", "") + next_page, 303)
         except Exception as error:

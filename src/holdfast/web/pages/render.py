@@ -35,6 +35,7 @@ NOTICES = {
     "approved": "Gate approved.",
     "rejected": "Gate rejected.",
     "gate-before": "Nothing changed: the gate had already been decided that way.",
+    "gate-decided": "Your decision wasn't recorded: the gate had already been decided or closed.",
     "paused": "Paused.",
     "resumed": "Resumed.",
     "created": "Run created.",

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 from starlette.datastructures import QueryParams
 
-from holdfast.control.graphs import GateInfo
+from holdfast.control.gates import GateInfo
 from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
-from holdfast.web.pages.forms import FormField, form_fields
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
 from holdfast.web.pages.render import link
@@ -90,7 +89,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "parent_name": _parent_name(request, details),
         "timeline": build_timeline(details, datetime.now(UTC)),
         "graph": None if details.graph is None else layout_graph(details.graph),
-        "gates": [] if details.graph is None else _open_gates(details.graph.gates),
+        "gates": _gates(details),
         "steps": steps[-MAX_STEPS:],
         "more_steps": max(len(steps) - MAX_STEPS, 0),
         "history": details.history[-MAX_HISTORY:],
@@ -119,8 +118,11 @@ def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
     return {"reasons": texts, "reasons_heading": "Running" if running else "Why it isn't running"}
 
 
-def _open_gates(gates: list[GateInfo]) -> list[tuple[GateInfo, list[FormField]]]:
-    return [(gate, form_fields(gate.schema)) for gate in gates if gate.state == "waiting"]
+def _gates(details: RunDetails) -> list[GateInfo]:
+    """Return the gates to show: those that are open or decided, of a graph or of the run itself."""
+    gates = [] if details.graph is None else details.graph.gates
+    gates = [*gates, details.gate] if details.gate is not None else gates
+    return [gate for gate in gates if gate.state == "waiting" or gate.decided_at is not None]
 
 
 def _cancel(request: PageRequest) -> str:

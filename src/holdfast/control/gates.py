@@ -1,0 +1,225 @@
+"""Gates: what waits for a decision, what the decision is about, and who decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import ErrorInfo, GraphError, PayloadError
+from holdfast.model.clock import to_datetime, to_datetime_or_none
+from holdfast.model.codec import display_value
+from holdfast.model.failure import error_from_json
+from holdfast.model.run import RunState
+from holdfast.store import Store
+from holdfast.store.graphs import checked_output
+from holdfast.store.run_queries import DependencyRow, GateRow
+from holdfast.store.run_reader import RunReader
+
+MAX_OPEN_GATES = 1000
+MAX_DEPENDENCIES = 20
+"""How many nodes before and after a gate its details contain."""
+
+NodeKind = Literal["task", "gate", "graph"]
+
+_DECISIONS: Mapping[str, tuple[str, ...]] = {
+    "done": ("completed", "concluded_early", "timed_out"),
+    "failed": ("failed", "concluded_early", "timed_out"),
+    "skipped": ("timed_out",),
+}
+"""The history entries that decided a gate, by its state. Others are from before it was retried."""
+
+
+class GateInfo(msgspec.Struct, frozen=True):
+    """A gate of a graph or of a nested graph."""
+
+    name: str
+    id: UUID
+    graph: UUID
+    """The graph run that the gate belongs to."""
+    state: RunState
+    since: datetime | None
+    """When it opened."""
+    until: datetime | None
+    """When it times out."""
+    on_timeout: Literal["fail", "skip", "complete"]
+    """What happens on a timeout."""
+    early: str | None
+    """The outcome, `done` or `failed`, if it was decided before it opened."""
+    schema: dict[str, Any] | None
+    """The JSON Schema of its output."""
+    decided_by: str | None = None
+    """Who completed or failed it; None if it is undecided or timed out."""
+    decided_at: datetime | None = None
+    """When it was decided or timed out."""
+
+
+class GateDependency(msgspec.Struct, frozen=True):
+    """A node that a gate depends on, with its input and output as plain JSON values."""
+
+    name: str
+    id: UUID
+    kind: NodeKind
+    task: str
+    state: RunState
+    args: Any
+    result: Any
+    error: ErrorInfo | None
+
+
+class GateDependent(msgspec.Struct, frozen=True):
+    """A node that depends on a gate."""
+
+    name: str
+    id: UUID
+    kind: NodeKind
+    task: str
+    state: RunState
+
+
+class GateDetails(GateInfo, frozen=True, kw_only=True):
+    """A gate with everything a decision needs: the graph, and what comes before and after the gate."""
+
+    task: str
+    """The name of the graph."""
+    tenant: str | None
+    depends_on: list[GateDependency]
+    """The first nodes that it depends on, in the order in which they were added."""
+    more_depends_on: bool
+    """Whether it depends on more nodes than those."""
+    dependents: list[GateDependent]
+    """The first nodes that depend on it."""
+    more_dependents: bool
+    output: Any = None
+    """The output of a completed gate."""
+    error: ErrorInfo | None = None
+    """Why it failed or was skipped."""
+
+
+class OpenGate(msgspec.Struct, frozen=True):
+    """A gate that waits for a decision."""
+
+    id: UUID
+    name: str
+    graph: UUID
+    """The graph run that the gate belongs to."""
+    task: str
+    """The name of the graph."""
+    tenant: str | None
+    created_at: datetime
+    until: datetime | None
+    """When it times out."""
+    schema: dict[str, Any] | None
+    """The JSON Schema of its output."""
+
+
+class GateControl:
+    """Lists open gates across all graphs, and shows what one decides."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = RunReader(store)
+
+    def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
+        """List open gates of one tenant or all, oldest first."""
+        rows = self._store.queries.open_gates(tenant, min(limit, MAX_OPEN_GATES))
+        return [
+            OpenGate(
+                id=UUID(str(id)),
+                name=node,
+                graph=UUID(str(graph)),
+                task=task,
+                tenant=of,
+                created_at=to_datetime(created_at),
+                until=to_datetime_or_none(deadline),
+                schema=msgspec.json.decode(plan).get("schema"),
+            )
+            for id, node, graph, task, of, created_at, deadline, plan in rows
+        ]
+
+    def read(self, id: UUID) -> GateDetails:
+        """Read a gate and what it decides; GraphError if the run isn't a gate."""
+        row = self._reader.row(id)
+        if row.kind != "gate" or row.parent is None:
+            raise GraphError(f"run {id} is not a gate")
+        graph = self._reader.row(UUID(row.parent))
+        gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
+        before = self._store.queries.dependency_outcomes(row.parent, row.id, MAX_DEPENDENCIES + 1)
+        after = self._store.queries.dependents(row.id, MAX_DEPENDENCIES + 1)
+        output = self._store.queries.unpack(row.result)
+        return GateDetails(
+            **msgspec.structs.asdict(gate_info(gate)),
+            task=graph.task,
+            tenant=graph.tenant,
+            depends_on=[self._dependency(each) for each in before[:MAX_DEPENDENCIES]],
+            more_depends_on=len(before) > MAX_DEPENDENCIES,
+            dependents=[
+                GateDependent(node, UUID(str(each)), kind or "task", task, state)
+                for each, node, kind, task, state in after[:MAX_DEPENDENCIES]
+            ],
+            more_dependents=len(after) > MAX_DEPENDENCIES,
+            output=None if output is None else _readable(output),
+            error=None if row.error is None else error_from_json(row.error),
+        )
+
+    def _dependency(self, row: DependencyRow) -> GateDependency:
+        result = None
+        if row.state == "done" and row.kind == "graph":
+            result = self._reader.graph_result(str(row.id), row.options)
+        elif row.result is not None:
+            result = _readable(row.result)
+        return GateDependency(
+            name=row.node,
+            id=UUID(str(row.id)),
+            kind="task" if row.kind is None else row.kind,  # type: ignore[arg-type]
+            task=row.task,
+            state=row.state,
+            args=None if row.kind is not None or row.args is None else _readable(row.args),
+            result=result,
+            error=None if row.error is None else error_from_json(row.error),
+        )
+
+    def checked_output(self, gate: GateInfo, output: Any) -> Any:
+        """Return the output that completing a gate would store; BadArguments if it doesn't match the gate's type."""
+        return checked_output(gate.name, gate.graph, gate.schema, output)
+
+
+def gate_info(row: GateRow) -> GateInfo:
+    """Turn a row into a `GateInfo`."""
+    plan = msgspec.json.decode(row.plan)
+    opened = max(row.created_at, row.retried_at or 0, row.released_at or 0)
+    is_open = row.state == "waiting"
+    early = plan["early"]["state"] if row.state == "blocked" and "early" in plan else None
+    deciding = ("concluded_early",) if early is not None else _DECISIONS.get(row.state, ())
+    is_decided = row.decision in deciding
+    return GateInfo(
+        name=row.node,
+        id=UUID(str(row.id)),
+        graph=UUID(str(row.graph)),
+        state=row.state,
+        since=to_datetime(opened) if is_open else None,
+        until=to_datetime_or_none(row.deadline) if is_open else None,
+        on_timeout=plan["on_timeout"],
+        early=early,
+        schema=plan.get("schema"),
+        decided_by=_decided_by(row.decision_data) if is_decided else None,
+        decided_at=to_datetime_or_none(row.decided_at) if is_decided else None,
+    )
+
+
+def _decided_by(data: str | None) -> str | None:
+    with suppress(msgspec.DecodeError, msgspec.ValidationError):
+        by = msgspec.json.decode(data or "{}", type=dict[str, Any]).get("by")
+        return None if by is None else str(by)
+    return None
+
+
+def _readable(text: str) -> Any:
+    """Decode a stored payload for display; return unreadable text as it is."""
+    with suppress(PayloadError):
+        return display_value(text)
+    return text
