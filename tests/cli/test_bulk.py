@@ -57,13 +57,23 @@ def test_matching_runs_are_cancelled_and_history_names_the_operator(shell, busy)
 
 
 @pytest.mark.parametrize(("verb", "before", "after"), [("cancel", "ready", "cancelled"), ("retry", "failed", "ready")])
-def test_named_runs_accept_yes_and_refuse_a_dry_run(shell, busy, verb, before, after):
+def test_named_runs_accept_yes(shell, busy, verb, before, after):
     run = getattr(busy, before)
-    refused = shell(verb, run, "--dry-run", "--url", busy.url)
-    assert (refused.exit_code, busy.state(run)) == (2, before)
-    assert "--dry-run can't be combined with RUN" in refused.stderr
     assert shell(verb, run, "--yes", "--url", busy.url).exit_code == 0
     assert busy.state(run) == after
+
+
+def test_a_dry_run_with_named_runs_previews_retries_and_is_refused_for_cancel(shell, busy):
+    refused = shell("cancel", busy.ready, "--dry-run", "--url", busy.url)
+    assert (refused.exit_code, busy.state(busy.ready)) == (2, "ready")
+    assert "--dry-run can't be combined with RUN" in refused.stderr
+    shown = shell("retry", busy.failed, busy.done, "--dry-run", "--url", busy.url)
+    assert (shown.exit_code, busy.state(busy.failed)) == (1, "failed")
+    assert "it starts from the beginning" in shown.stdout
+    assert "may happen twice\n    everything that the function did before it ended" in shown.stdout
+    assert "only failed and cancelled runs can be retried" in shown.stderr
+    (found,) = shell.json("retry", busy.failed, "--dry-run", "--url", busy.url)
+    assert (found["run"], found["preview"]["mode"], found["preview"]["kept"]) == (str(busy.failed), "start", [])
 
 
 def test_by_default_it_was_the_user_of_this_machine(shell, busy):

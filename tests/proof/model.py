@@ -27,6 +27,11 @@ class Wait:
     since: int
     outcome: tuple[str, str | None] | None = None
 
+    @property
+    def has_pending_timeout(self) -> bool:
+        """Return whether a retry starts its timeout anew."""
+        return self.kind != "sleep" and self.due_at is not None and self.outcome in (None, ("due", None))
+
 
 @dataclass
 class Run:
@@ -389,6 +394,7 @@ class Model:
         run.turn = self.now + 1
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
+        run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}
         return "retried"
 
     # Timers

@@ -181,8 +181,13 @@ def test_a_retry_of_an_undone_run_runs_the_undone_steps_again(harness, claim):
     undo(harness, undoing, 6)
     harness.end("w", undoing, "undone", state="failed", in_tree=True)
     assert harness.store.actions.retry(claim.id) is True
-    kept = [step[0] for step in harness.steps(claim.id)]
-    assert kept == [2, 5, 6], "what wasn't undone is kept, and what says that the others were"
+    kept = [step.n for step in harness.store.queries.steps(claim.id)]
+    assert kept == [5, 6], "that steps were undone; what was recorded from the first of them on runs again"
+    everything = harness.store.queries.all_steps(claim.id)
+    assert [(step.n, step.generation < 0) for step in everything] == [
+        (1, True), (2, True), (3, True), (5, False), (6, False),
+    ]  # fmt: skip
+    assert harness.kinds(claim.id)[-1] == "retried"
     row = harness.row(claim.id)
     assert (row["state"], row["ending"], row["error"], row["undos"]) == ("ready", None, None, 1)
     assert row["deadline"] == harness.clock.now + row["lifetime"]

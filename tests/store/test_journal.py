@@ -306,8 +306,17 @@ def test_a_message_taken_but_not_seen_is_available_after_a_restart(harness, clai
     assert harness.wait("w", third, "message", "topic", key="receive#1", n=1).value == '"unseen"'
 
 
-def test_failures_that_ended_an_attempt_are_deleted_with_it(harness, claim):
+def test_failures_that_ended_an_attempt_are_superseded_with_it(harness, claim):
     harness.record("w", claim, 1)
     harness.record("w", claim, 2, kind="failed")
     harness.end("w", claim, "retrying", in_tree=True, forget=(2,))
-    assert [step[0] for step in harness.steps(claim.id)] == [1]
+    assert [step.n for step in harness.store.queries.steps(claim.id)] == [1]
+    harness.clock.advance(15)
+    harness.store.timers.promote_due()
+    (again,) = harness.claim("w")
+    harness.record("w", again, 2, kind="failed")
+    harness.end("w", again, "failed", in_tree=True, forget=(2,))
+    steps = harness.store.queries.all_steps(claim.id)
+    assert [(step.n, step.kind, step.generation < 0) for step in steps] == [
+        (1, "step", False), (2, "failed", True), (2, "failed", True),
+    ]  # fmt: skip

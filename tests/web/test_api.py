@@ -85,7 +85,10 @@ def test_a_run_is_cancelled_retried_and_forked_and_history_says_who(shop, fill):
     at = f"/api/v1/runs/{runs['waiting'].id}"
     assert visitor.post(f"{at}/cancel", {"reason": "enough"}).json == {"changed": True}
     assert visitor.post(f"{at}/cancel").json == {"changed": False}
+    preview = visitor.get(f"{at}/retry").json
+    assert (preview["mode"], preview["kept"], preview["again"]) == ("resume", ["first"], [])
     assert visitor.post(f"{at}/retry").json == {"changed": True}
+    assert visitor.get(f"{at}/retry").json["mode"] == "none"
     assert visitor.post(f"{at}/messages", {"topic": "topic", "payload": 5}).status == 200
     fork = visitor.post(f"{at}/fork", {"from_step": "first"})
     assert fork.status == 201

@@ -57,13 +57,15 @@ async def test_operator_finds_retries_and_follows_failed_run(shop, page):
     await expect(page.get_by_text("raise ConnectionError")).to_be_visible()
 
     healed.set()
-    await page.get_by_role("button", name="Retry").click()
+    await page.get_by_text("Retry", exact=True).click()
+    await expect(page.get_by_text("everything that the function did before it ended")).to_be_visible()
+    await page.get_by_role("button", name="Retry run").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("charge ready")
     await mark(page)
     await off_loop(shop.drain)
     await expect(page.get_by_role("heading", level=1)).to_have_text("charge done")
     await expect(page.get_by_label("Result")).to_have_text('"order 42 is paid"')
-    await expect(page.get_by_role("button", name="Retry")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Retry run")).to_have_count(0)
     await expect(page).to_have_title("charge, done · Holdfast")
     await assert_never_reloaded(page)
 

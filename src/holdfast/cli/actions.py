@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -19,6 +19,9 @@ from holdfast.model.run import GRAPH_QUEUE
 
 if TYPE_CHECKING:
     from holdfast.control import Control
+    from holdfast.control.retry_preview import RetryPreview
+
+MAX_PREVIEW_LINES = 20
 
 
 @holdfast.command()
@@ -69,15 +72,17 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
 def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
     """Retry failed or cancelled runs.
 
-    Attempts, crashes and the deadline are reset; durable functions keep their checkpoints, graphs their finished nodes.
-    Unfinished runs don't change, and done runs can't be retried. RUN is a run id or a unique prefix. The exit code is 1
-    if a run can't be retried.
+    Attempts, crashes and the deadline are reset. A durable function continues after its recorded results; if its
+    compensations ran, it continues before the first step that was undone. A graph keeps its finished nodes. Unfinished
+    runs don't change, and done runs can't be retried. RUN is a run id or a unique prefix. The exit code is 1 if a run
+    can't be retried. Use --dry-run to see what a retry would keep, run again and perhaps repeat.
 
     With filters instead of RUN, all matching failed and cancelled runs are retried in batches, each once; runs that
-    can't be retried by themselves are skipped. Use --dry-run to preview.
+    can't be retried by themselves are skipped. Here --dry-run counts and lists them.
 
     \b
     Examples:
+      holdfast retry 0199a3f2-6c1e --dry-run
       holdfast retry 0199a3f2-6c1e
       holdfast retry --task shop.tasks.charge --error "no funds" --dry-run
     """
@@ -85,7 +90,10 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
     by = actor_or_user(flags.pop("by"))
     if not run:
         return run_bulk(shared, "retry", flags, lambda control, filters: control.bulk.retry(filters, by=by))
+    dry_run = flags.pop("dry_run")
     refuse_filters(flags)
+    if dry_run:
+        return _preview_retries(shared, run)
 
     def again(control: Control, id: UUID) -> tuple[bool, str]:
         retried = control.runs.retry(id, by)
@@ -95,6 +103,44 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
         return True, "retried" if info.queue != GRAPH_QUEUE else "retried; finished nodes are kept"
 
     return _each(shared, run, again)
+
+
+def _preview_retries(shared: SharedOptions, runs: tuple[str, ...]) -> int:
+    """Show what retries of runs would do; an error doesn't stop the others."""
+    from holdfast.cli.connect import connect_or_empty
+
+    found: list[dict[str, Any]] = []
+    with connect_or_empty(shared) as control:
+        for run in runs:
+            try:
+                preview = control.runs.preview_retry(control.runs.find(run))
+                found.append({"run": str(preview.id), "preview": preview, "error": None})
+                if not shared.json:
+                    _show_preview(preview)
+            except HoldfastError as error:
+                found.append({"run": run, "preview": None, "error": str(error)})
+                if not shared.json:
+                    note(f"{run}  {error}")
+    if shared.json:
+        show_json(found)
+    return FAILED if any(each["error"] for each in found) else 0
+
+
+def _show_preview(preview: RetryPreview) -> None:
+    show_line(f"{preview.id}  {preview.summary}")
+    _show_list("kept", preview.kept)
+    _show_list("runs again", [f"{step.label}: {step.text}" for step in preview.again])
+    _show_list("retried too", [f"child {child}" for child in preview.children])
+    _show_list("may happen twice", preview.may_repeat)
+
+
+def _show_list(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        show_line(f"  {title}")
+    for line in lines[:MAX_PREVIEW_LINES]:
+        show_line(f"    {line}")
+    if len(lines) > MAX_PREVIEW_LINES:
+        show_line(f"    … and {len(lines) - MAX_PREVIEW_LINES:,} more (--json lists all)")
 
 
 def _each(shared: SharedOptions, runs: tuple[str, ...], act: Callable[[Control, UUID], tuple[bool, str]]) -> int:

@@ -27,7 +27,7 @@ def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--yes", "-y", is_flag=True, help="Don't ask for confirmation. Named runs never need one."
     )(by_option(command))  # fmt: skip
-    return click.option("--dry-run", is_flag=True, help="With filters: only show what would change.")(command)
+    return click.option("--dry-run", is_flag=True, help="Only show what would change.")(command)
 
 
 def refuse_filters(flags: dict[str, Any]) -> None:

@@ -78,6 +78,11 @@ def _topics(control: Control, ctx: click.Context) -> Iterable[str]:
     return (wait.name for wait in waits if wait.kind == "message" and wait.name is not None)
 
 
+def _steps(control: Control, ctx: click.Context) -> Iterable[str]:
+    steps = control.runs.steps(control.runs.find(_run(ctx)))
+    return (step.label for step in steps if not step.superseded)
+
+
 def _gates(control: Control, ctx: click.Context) -> Iterable[str]:
     id = control.runs.find(_run(ctx))
     return (gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL_STATES)
@@ -86,9 +91,7 @@ def _gates(control: Control, ctx: click.Context) -> Iterable[str]:
 complete_queues = _completer(lambda control, _: sorted(control.queues.names()))
 complete_schedules = _completer(lambda control, _: control.schedules.names())
 complete_runs = _completer(lambda control, _: (str(run.id) for run in control.runs.page(limit=1000)))
-complete_steps = _completer(
-    lambda control, ctx: (step.label for step in control.runs.steps(control.runs.find(_run(ctx))))
-)
+complete_steps = _completer(_steps)
 complete_topics = _completer(_topics)
 complete_gates = _completer(_gates)
 complete_nodes = _completer(

@@ -86,31 +86,31 @@ class StepRenderer:
         self._took = max(
             (len(format_duration(step.took)) for step in details.steps if step.took is not None), default=0
         )
-        self._children: dict[str, list[ChildInfo]] = {}
-        self._older: list[ChildInfo] = []
+        self._children: dict[tuple[int, str], list[ChildInfo]] = {}
         for child in details.children:
-            if child.generation == details.restarts:
-                self._children.setdefault(child.spawn, []).append(child)
-            else:
-                self._older.append(child)
+            self._children.setdefault((child.generation, child.spawn), []).append(child)
 
     def step(self, step: StepInfo) -> TreeNode:
         took = "" if step.took is None else format_duration(step.took)
         mark = "undone" if step.undone_at else "has undo" if step.undo and step.kind != "undo" else ""
+        if step.superseded and step.error is None and step.kind != "timeout":
+            mark = f"{mark}, superseded" if step.undone_at else "superseded"
         cells = [
             _clock(step.at, self._details.info.created_at),
             f"{step.label:<{self._width}}",
             f"{took:>{self._took}}",
         ]
         cells += [cell for cell in (mark, *_outcome(step)) if cell]
-        below = self._family(self._children.pop(step.key, []), _count(step.value) if step.kind == "map" else 0)
+        below = self._family(
+            self._children.pop((step.generation, step.key), []), _count(step.value) if step.kind == "map" else 0
+        )
         if step.kind == "enqueue":
             below = [TreeNode([str(step.value)])]
         return TreeNode(cells, _failure(step.error) or below)
 
     def orphans(self) -> Iterator[tuple[list[str], list[TreeNode]]]:
         """Render children whose calls have no checkpoint."""
-        left = [*self._older, *(child for some in self._children.values() for child in some)]
+        left = [child for some in self._children.values() for child in some]
         if left:
             yield ["children of calls without a checkpoint"], self._family(left, len(left), named=True)
 

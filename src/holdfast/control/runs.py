@@ -15,6 +15,7 @@ import msgspec
 from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
 from holdfast.control.limits import format_counter
+from holdfast.control.retry_preview import RetryPreview, RetryPreviewer
 from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value, encode
@@ -171,8 +172,8 @@ class RunControl:
         return found
 
     def steps(self, id: UUID) -> list[StepInfo]:
-        """List the checkpoints of a durable function since its last restart, in order."""
-        return steps_of(self._store.queries.steps(str(id)))
+        """List the checkpoints of a durable function since its last restart, in order, with superseded ones."""
+        return steps_of(self._store.queries.all_steps(str(id)))
 
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
@@ -193,6 +194,14 @@ class RunControl:
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Return a failed or cancelled run to ready; False if it is unfinished."""
         return self._store.actions.retry(str(id), check_actor(by))
+
+    def preview_retry(self, id: UUID) -> RetryPreview:
+        """Report what a retry of a run would keep, run again and perhaps repeat; changes nothing."""
+        row = self._reader.row(id)
+        details = self._store.queries.details(str(id))
+        if details is None:
+            raise RunNotFound.of(id)
+        return RetryPreviewer(self._store).preview(row, details)
 
     def fork(
         self,
@@ -257,6 +266,10 @@ class StepInfo(msgspec.Struct, frozen=True):
     """Whether it has a compensation."""
     undone_at: datetime | None
     """When its compensation ran."""
+    superseded: bool
+    """Whether it no longer counts: the operation runs again, or has run again. It is kept for the record."""
+    generation: int
+    """The number of restarts before it was recorded; negative if it is superseded."""
 
 
 class WaitInfo(msgspec.Struct, frozen=True):
@@ -274,7 +287,7 @@ class WaitInfo(msgspec.Struct, frozen=True):
 
 
 class ChildInfo(msgspec.Struct, frozen=True):
-    """A child of a run. `spawn` is the key of the call that created it."""
+    """A child of a run. `spawn` is the key of the call that created it, `generation` that of the call's checkpoint."""
 
     id: UUID
     task: str
@@ -290,7 +303,7 @@ class ChildInfo(msgspec.Struct, frozen=True):
 
 def steps_of(rows: Sequence[StepRow]) -> list[StepInfo]:
     undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
-    return [_step(row, undone.get(row.n)) for row in rows]
+    return [_step(row, undone.get(row.n) if row.undo else None) for row in rows]
 
 
 def _step(row: StepRow, undone_at: int | None) -> StepInfo:
@@ -307,11 +320,13 @@ def _step(row: StepRow, undone_at: int | None) -> StepInfo:
         error=error_from_json(row.value or "") if failed else None,
         undo=row.undo == 1,
         undone_at=to_datetime_or_none(undone_at),
+        superseded=row.generation < 0,
+        generation=row.generation,
     )
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0
+    return int(text) if text is not None and text.removeprefix("-").isdigit() else 0
 
 
 def _value(kind: str, text: str | None) -> Any:
@@ -424,6 +439,7 @@ def _describe_drift(data: Mapping[str, Any]) -> str:
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
     "waiting": _describe_wait,
+    "retried": lambda data: f"from {key_label(str(data['from_step']))}" if data.get("from_step") else "",
     "moved": lambda data: f"from {data.get('from')} to {data.get('to')}",
     "forked": _describe_fork,
     "appended": lambda data: (

@@ -288,7 +288,7 @@ class Attempt(msgspec.Struct, eq=False):
         end.in_tree = True
         undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
-            return replace(end, kind="undoing", state="ready")
+            return replace(end, kind="undoing", state="ready", forget=())  # the undo replays the failure, too
         return end
 
     def _pack(self, end: End, payloads: Payloads) -> None:

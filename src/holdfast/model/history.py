@@ -19,7 +19,8 @@ KINDS: dict[str, str] = {
     " the number of runs, or 0 if the database was unreachable",
     "handed_back": "the worker shut down cleanly and released the run; the attempt isn't charged",
     "cancelled": "the run was cancelled; data has the reason and, if known, who cancelled it",
-    "retried": "an operator retried the finished run; data has who, if known",
+    "retried": "an operator retried the finished run; data has who, if known, and the step from which it runs again"
+    " if its compensations had run",
     "sent": "an operator sent the run a message; data has who, and the topic",
     "waiting": "the run released its slot to wait; data has what it waits for",
     "resumed": "the wait was resolved and a worker continued the attempt",

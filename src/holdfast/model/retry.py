@@ -19,7 +19,8 @@ class Retry:
 
     The delay before the second attempt is `delay`; it grows by `factor` up to `max_delay`. Each delay is randomized by
     plus or minus `jitter`, a share of it. Only exceptions in `on` are retried (None: all), and none in `never_on`. The
-    failure of a child is final: it is retried only if `on` names `RunFailed` or `RunCancelled` itself.
+    failure of a child is final: it is retried only if `on` names `RunFailed` or `RunCancelled` itself. The timeout of a
+    durable wait is recorded: the next attempt waits again only if `on` names `WaitTimeout` itself.
     Exception classes are stored by their dotted names, so that a Retry can be stored with a run.
     """
 

@@ -7,7 +7,17 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, RunCancelled, RunFailed, StepFailed, TooLarge
+from holdfast.errors import (
+    ConfigError,
+    Fatal,
+    PayloadError,
+    RetryAfter,
+    RunCancelled,
+    RunFailed,
+    StepFailed,
+    TooLarge,
+    WaitTimeout,
+)
 from holdfast.model.clock import to_micros
 from holdfast.model.retry import Retry
 
@@ -81,9 +91,14 @@ def _chosen_delay(exception: RetryAfter, retry: Retry, failures: int, random: Ra
 
 
 def _may_retry(retry: Retry, exception: BaseException) -> bool:
-    """Return whether the policy allows a retry. A child's outcome is final: the next attempt would raise it again."""
+    """Return whether the policy allows a retry.
+
+    The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again.
+    """
     if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
         return retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
+    if isinstance(exception, WaitTimeout):
+        return retry.names(WaitTimeout)
     return retry.retryable(exception)
 
 

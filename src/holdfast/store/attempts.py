@@ -198,12 +198,12 @@ def _history_of(end: End, session: str, row: Sequence[Any], attempt: int) -> lis
 
 
 def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, End]) -> None:
-    """Delete checkpoints and waits that no later attempt reads."""
-    failed_steps = [
+    """Supersede outcomes that led to a failure, and delete checkpoints and waits that no later attempt reads."""
+    failures = [
         {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget
     ]
-    if failed_steps:
-        tx.execute("delete_failed_steps", rows=json_rows(failed_steps))
+    if failures:
+        tx.execute("supersede_checkpoints", rows=json_rows(failures))
     restarted = [end.id for end in ends.values() if end.kind in ("restarted", "moved")]
     if restarted:
         tx.execute("delete_checkpoints", rows=id_rows(restarted))

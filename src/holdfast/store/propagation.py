@@ -8,7 +8,7 @@ transaction of its caller, which has locked the runs and the ancestors that they
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from holdfast.store.graph_progress import (
     release_dependents,
 )
 from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.rewind import rewind_runs
 from holdfast.store.run_tree import EndedRun, cancel_children, format_spawn_key, notify_parents, parse_spawn_key
 
 
@@ -96,27 +97,28 @@ def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
 
 
 def _reset_runs(tx: Tx, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
-    """Return failed runs to ready with new budgets; their checkpoints stay."""
+    """Return failed runs to ready with new budgets; those whose compensations ran also go back (`rewind.py`)."""
     retried = [
         RetriedRun(str(id), records, ending, generation, None if parent is None else str(parent), *rest)
         for id, records, ending, generation, parent, *rest, _ in tx.execute("retry_runs", rows=id_rows(runs))
     ]
-    data = None if by is None else msgspec.json.encode({"by": by}).decode()
-    history = [history_row(run.id, run.records, "retried", 0, data=data) for run in retried]
-    tx.execute("add_history", rows=json_rows(history))
+    rewound = rewind_runs(tx, [run.id for run in retried if run.ending is None])  # the others continue to undo
+    tx.execute("add_history", rows=json_rows(_retried_row(run, by, rewound.get(run.id)) for run in retried))
     return retried
 
 
+def _retried_row(run: RetriedRun, by: str | None, from_step: str | None) -> dict[str, Any]:
+    data = {name: value for name, value in (("by", by), ("from_step", from_step)) if value is not None}
+    return history_row(run.id, run.records, "retried", 0, data=msgspec.json.encode(data).decode() if data else None)
+
+
 def _retry_children(tx: Tx, retried: Sequence[RetriedRun], by: str | None) -> list[ReleaseResult]:
-    """Retry the failed children of retried runs, and forget the steps that were undone, so that they run again."""
+    """Retry the failed children of retried runs."""
     children = [run for run in retried if run.spawn_key is not None]
     if children:
         _reopen_waits(tx, children)
         _apply_map_concurrency(tx, [run for run in children if run.map_index is not None])
-    not_undoing = [run for run in retried if run.ending is None]  # the others continue to undo
-    if not_undoing:
-        tx.execute("delete_undone_steps", rows=id_rows(run.id for run in not_undoing))
-    failed = _find_failed_children(tx, [run for run in not_undoing if run.kind is None])
+    failed = _find_failed_children(tx, [run for run in retried if run.kind is None and run.ending is None])
     released = [retry_runs(tx, chunk, by) for chunk in in_chunks(failed)]
     return [each for each in released if each is not None]
 

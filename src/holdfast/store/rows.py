@@ -120,7 +120,8 @@ class End(msgspec.Struct, omit_defaults=True):
     - `still_running`: code that can't be stopped is still running; the run must not start until it is released.
     - `in_tree`: the run has a parent or is a durable function, so that its end concerns more than its own row.
     - `limits`: those of the run, whose permits return with a plain end. In a tree they are read from the row.
-    - `forget`: numbers of failed steps that the next attempt retries. `drift`: how a replay differed from the history.
+    - `forget`: numbers of failures and timeouts that the next attempt runs again.
+    - `drift`: how a replay differed from the history.
     - `note`: what the history entry says about a wait or a move. `keep_records`: how many entries are kept.
     """
 

@@ -67,10 +67,7 @@ class RunActions(StoreModule):
             if run.state not in FINAL_STATES:
                 return False
             if run.node is not None:
-                raise GraphError(
-                    f"run {id} is node {run.node} of graph run {run.parent}: retry the graph; it runs what failed or"
-                    " was skipped again, and keeps what is done"
-                )
+                raise refuse_node_retry(id, run.node, str(run.parent))
             released = retry_runs(tx, [id], by)
             if released is None:
                 _refuse_retry(tx, id)
@@ -168,6 +165,14 @@ def _lock_run(tx: Tx, id: str) -> LockedRun:
     if not found:
         raise RunNotFound.of(id)
     return found[id]
+
+
+def refuse_node_retry(id: str, node: str, graph: str) -> GraphError:
+    """Return the error for a retry of a single node."""
+    return GraphError(
+        f"run {id} is node {node} of graph run {graph}: retry the graph; it runs what failed or was skipped again, and"
+        " keeps what is done"
+    )
 
 
 def _refuse_retry(tx: Tx, id: str) -> None:

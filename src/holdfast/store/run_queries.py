@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ class RunRow(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """A checkpoint. `took`: microseconds."""
+    """A checkpoint. `took`: microseconds. `generation`: negative if it is superseded."""
 
     n: int
     key: str
@@ -62,6 +63,7 @@ class StepRow(NamedTuple):
     undo: int
     took: int | None
     at: int
+    generation: int
 
 
 class WaitRow(NamedTuple):
@@ -103,6 +105,8 @@ class RunDetailRow(NamedTuple):
     ending: str | None
     generation: int
     parked_on: str | None
+    failed_undo: str | None
+    """How a run ends once its compensations have run, if one of them failed."""
 
 
 class NodeRow(NamedTuple):
@@ -189,6 +193,12 @@ class RunQueries(StoreModule):
         rows = self._execute("read", "list_steps", id=id)
         return [StepRow._make((*row[:3], self.unpack(row[3]), *row[4:])) for row in rows]
 
+    def all_steps(self, id: str) -> list[StepRow]:
+        """Return the same and, in order of time, checkpoints that are superseded: their operations run again."""
+        rows = self._execute("read", "list_all_steps", id=id)
+        steps = [StepRow._make((*row[:3], self.unpack(row[3]), *row[4:])) for row in rows]
+        return sorted(steps, key=attrgetter("at", "n")) if any(step.generation < 0 for step in steps) else steps
+
     def waits(self, id: str) -> list[WaitRow]:
         """Return what a run waits for."""
         return [WaitRow._make(row) for row in self._execute("read", "list_waits", id=id)]
@@ -196,6 +206,10 @@ class RunQueries(StoreModule):
     def children(self, id: str, size: int) -> list[RunRow]:
         """Return the first children of a run."""
         return [RunRow._make(row) for row in self._execute("read", "list_children", id=id, size=size)]
+
+    def failed_children(self, id: str) -> list[tuple[str, str]]:
+        """Return the first children of a run that failed or were cancelled: id and spawn key."""
+        return [(str(child), key) for child, key in self._execute("read", "list_failed_children", id=id)]
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """Return a page of what a run wrote for its followers: n, attempt, data."""

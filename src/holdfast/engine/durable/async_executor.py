@@ -23,6 +23,7 @@ from holdfast.engine.durable.executor import (
     ReplayOutcome,
     compensate,
     fail_missing_undos,
+    failed_end,
     missing_undos,
     suspend_delay_s,
 )
@@ -115,8 +116,7 @@ class AsyncExecutor(Executor):
         try:
             end = attempt.returned(await attempt.signature.fn(Context(self), *args, **kwargs))
         except BaseException as error:
-            end = attempt.failed(error)
-            end.forget = self.plans.failures_to_retry(error)
+            end = failed_end(attempt, self.plans, error)
         finally:
             current_scope.reset(token)
             self.close()
@@ -162,11 +162,11 @@ class AsyncExecutor(Executor):
                 return
 
     async def _undo(self, arguments: Arguments) -> End:
-        await self.replay_function(arguments)
+        outcome = await self.replay_function(arguments)
         if missing := missing_undos(self.plans):
             return fail_missing_undos(self.current, missing)
         self._closed = False  # The context accepts calls again, for the compensations.
-        return await compensate(self)
+        return await compensate(self, outcome.error)
 
     # Operations
 

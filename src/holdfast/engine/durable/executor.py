@@ -13,10 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.history import Compensation
 from holdfast.engine.durable.plans import OperationPlans, StepResult
-from holdfast.errors import ErrorInfo
+from holdfast.errors import ErrorInfo, WaitTimeout
 from holdfast.model.retry import Retry
 from holdfast.store import End
 from holdfast.store.commands import NewCheckpoint
@@ -84,17 +86,29 @@ def suspend_delay_s(*, due_in_s: float, waits_for_others: bool, has_free_slots: 
     return BUSY_SUSPEND_DELAY_S if resumes < MAX_BUSY_RESUMES else 0.0
 
 
+def failed_end(attempt: Attempt, plans: OperationPlans, error: BaseException) -> End:
+    """Return the end of an attempt whose function raised an error, with the failures that the next attempt runs again.
+
+    An automatic retry replays the timeouts of waits, unless the policy names them; an operator's retry waits again.
+    """
+    end = attempt.failed(error)
+    waits_again = end.kind == "failed" or attempt.retry.names(WaitTimeout)
+    end.forget = plans.failures_to_retry(error, with_timeouts=waits_again)
+    return end
+
+
 # Undo
 
 
-async def compensate(executor: AsyncExecutor | SyncExecutor) -> End:
-    """Run and record the compensations that a replay has registered."""
+async def compensate(executor: AsyncExecutor | SyncExecutor, error: BaseException | None) -> End:
+    """Run and record the compensations that a replay has registered; `error` is what the replay raised."""
+    forget = () if error is None else executor.plans.failures_to_retry(error, with_timeouts=True)
     for compensation in _pending_compensations(executor.plans):
         result = await executor.run_step(_as_step(compensation), _undo_key(compensation))
         if result.error is not None:
             return executor.current.undo_failed(compensation.key, result.error)
         await executor.write(_undo_record(executor.plans, compensation, result))
-    return executor.current.undone()
+    return replace(executor.current.undone(), forget=forget)
 
 
 def _pending_compensations(plans: OperationPlans) -> list[Compensation]:

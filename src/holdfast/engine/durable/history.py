@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, WaitTimeout
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
@@ -204,12 +204,10 @@ def chained_exception_ids(error: BaseException) -> set[int]:
 # Outcomes of waits
 
 
-def decode_payload(outcome: WaitOutcome, what: str, type_: Any, unpack: Callable[[str], str]) -> Any:
-    """Return the payload of an event or message as `type_`; raise WaitTimeout if the wait timed out."""
-    if outcome.kind == "due":
-        raise WaitTimeout(f"timed out waiting for {what}")
+def decode_payload(text: str, what: str, type_: Any) -> Any:
+    """Return the payload of an event or message as `type_`."""
     try:
-        return decode(unpack(outcome.value or "null"), Any if type_ is None else type_)
+        return decode(text, Any if type_ is None else type_)
     except PayloadError as error:
         raise Fatal(f"the payload of {what} doesn't have the expected type: {error}") from error
 

@@ -30,7 +30,7 @@ from holdfast.engine.durable.history import (
     step_failure,
 )
 from holdfast.engine.services import ChildReader, ClientServices
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
+from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError, WaitTimeout
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
@@ -100,8 +100,8 @@ class OperationPlans:
 
     __slots__ = (
         "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_joined_ends", "_reader",
-        "_spawned", "_step_record", "_unused_numbers", "claim", "compensations", "has_undos", "has_waited", "history",
-        "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
+        "_spawned", "_step_record", "_timeouts", "_unused_numbers", "claim", "compensations", "has_undos", "has_waited",
+        "history", "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +136,7 @@ class OperationPlans:
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
+        self._timeouts: dict[int, BaseException] = {}
 
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
@@ -147,15 +148,17 @@ class OperationPlans:
             )
         return _PLANS[type(operation)](self, executor, operation)
 
-    def failures_to_retry(self, error: BaseException) -> tuple[int, ...]:
+    def failures_to_retry(self, error: BaseException, *, with_timeouts: bool) -> tuple[int, ...]:
         """Return the checkpoints of failures that the next attempt runs again when `error` ends this one.
 
-        These are the failures that led to the error, and those with no other outcome after them.
+        These are the failures that led to the error, and those with no other outcome after them. With timeouts, the
+        next attempt also waits again where a wait timed out.
         """
+        failures = self._failures | self._timeouts if with_timeouts else self._failures
         new = range(self._first_new_number, self.history.last_number + 1)
-        last = max({*self.history.numbers, *new} - self._unused_numbers - self._failures.keys(), default=0)
+        last = max({*self.history.numbers, *new} - self._unused_numbers - failures.keys(), default=0)
         causes = chained_exception_ids(error)
-        return tuple(sorted(n for n, failure in self._failures.items() if n > last or id(failure) in causes))
+        return tuple(sorted(n for n, failure in failures.items() if n > last or id(failure) in causes))
 
     def skip_number(self, n: int) -> None:
         """Note that no outcome is recorded under a number that was taken."""
@@ -263,7 +266,7 @@ class OperationPlans:
         tenant, name = self.claim.tenant, operation.event
         target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
-        outcome = await self._wait(
+        result = await self._wait(
             executor,
             operation.base,
             on_event,
@@ -273,28 +276,31 @@ class OperationPlans:
             name=name,
             delay=operation.timeout,
         )
-        return decode_payload(outcome, f"event {name!r}", operation.type, self._client.unpack)
+        return self._payload(result, f"event {name!r}", operation.type)
 
     async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
         topic = operation.topic
-        outcome = await self._wait(executor, operation.base, kind="message", target=topic, delay=operation.timeout)
-        return decode_payload(outcome, f"message on topic {topic!r}", operation.type, self._client.unpack)
+        result = await self._wait(executor, operation.base, kind="message", target=topic, delay=operation.timeout)
+        return self._payload(result, f"message on topic {topic!r}", operation.type)
 
-    async def _wait(self, executor: PlanExecutor, base: str, read: Read | None = None, **wait: Any) -> Any:
-        """Return the outcome of a wait."""
+    def _payload(self, result: WaitResult, what: str, type_: Any) -> Any:
+        """Return the payload of an event or message as `type_`; raise WaitTimeout if the wait timed out."""
+        if result.outcome.kind == "due":
+            self._timeouts[result.n] = timeout = WaitTimeout(f"timed out waiting for {what}")
+            raise timeout
+        return decode_payload(self._client.unpack(result.outcome.value or "null"), what, type_)
+
+    async def _wait(self, executor: PlanExecutor, base: str, read: Read | None = None, **wait: Any) -> WaitResult:
         key = self.history.next_key(base)
         recorded = self.history.consume(key)
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)
             await executor.replay(recorded, read if is_new else None)
-            return decode_outcome(recorded.kind, recorded.value)
+            return WaitResult(recorded.n, decode_outcome(recorded.kind, recorded.value))
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        result: WaitResult = await executor.wait(
-            commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read
-        )
-        return result.outcome
+        return await executor.wait(commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read)
 
     # Events and other runs
 

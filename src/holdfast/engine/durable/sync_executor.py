@@ -23,6 +23,7 @@ from holdfast.engine.durable.executor import (
     ReplayOutcome,
     compensate,
     fail_missing_undos,
+    failed_end,
     missing_undos,
     suspend_delay_s,
 )
@@ -92,8 +93,7 @@ class SyncExecutor(Executor):
         except Unwind:
             end = attempt.released()  # The attempt's stop reason decides how it really ends.
         except BaseException as error:
-            end = attempt.failed(error)
-            end.forget = self.plans.failures_to_retry(error)
+            end = failed_end(attempt, self.plans, error)
         finally:
             current_scope.reset(token)
             self.close()
@@ -115,10 +115,10 @@ class SyncExecutor(Executor):
         return ReplayOutcome(False) if self.unrecorded else ReplayOutcome(True, error)
 
     def _undo(self, arguments: Arguments) -> End:
-        self.replay_function(arguments)
+        outcome = self.replay_function(arguments)
         if missing := missing_undos(self.plans):
             return fail_missing_undos(self.current, missing)
-        end: End = complete(compensate(self))
+        end: End = complete(compensate(self, outcome.error))
         return end
 
     # Operations

@@ -173,8 +173,28 @@ delete from {schema}checkpoints where run {among(:rows, id uuid)}
 -- Delete all waits of runs that are done, start over or are pruned.
 delete from {schema}waits where run {among(:rows, id uuid)}
 
--- name: delete_failed_steps
--- Delete the failures of steps that ended an attempt, so that the next attempt retries them.
-delete from {schema}checkpoints where run {among(:rows, run uuid)} and (run, generation, n) in (
+-- name: supersede_checkpoints
+-- Take checkpoints out of the replay, so that their operations run again. They stay for display, in a negative
+-- generation, which no replay loads (decision 25).
+--
+-- The generation names the claim that wrote the row: a later attempt may use the same numbers again.
+update {schema}checkpoints set generation = -1 - fence where run {among(:rows, run uuid)} and (run, generation, n) in (
     select cast(each.run as {uuid}), each.generation, each.n from {each(:rows, run uuid, generation int, n int)}
 )
+
+-- name: find_first_undone
+-- Find the first checkpoint of each run that was undone and isn't superseded.
+select u.run, u.generation, min(c.n) from {schema}checkpoints u
+join {schema}checkpoints c on c.run = u.run and c.generation = u.generation and c.n = cast(u.value as int)
+where u.run {among(:rows, id uuid)} and c.run {among(:rows, id uuid)} and u.kind = 'undone' and u.generation >= 0
+group by u.run, u.generation
+
+-- name: rewind_checkpoints
+-- Supersede the checkpoints of runs from a number on, like `supersede_checkpoints`.
+--
+-- The records that steps were undone stay in the replay: the next try of a step has another idempotency key.
+update {schema}checkpoints set generation = -1 - fence
+from {each(:rows, run uuid, generation int, n int)}
+where {schema}checkpoints.run {matching(:rows, run uuid)} and {schema}checkpoints.run = each.run
+and {schema}checkpoints.generation = each.generation and {schema}checkpoints.n >= each.n and kind <> 'undone'
+returning {schema}checkpoints.run, {schema}checkpoints.generation, {schema}checkpoints.n, key, kind

@@ -20,14 +20,6 @@ where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
 returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
--- name: delete_undone_steps
--- Delete the checkpoints of steps that were undone, so that a retry runs them again.
---
--- The records that they were undone stay: the next try of a step has another idempotency key.
-delete from {schema}checkpoints where run {among(:rows, id uuid)} and (run, generation, n) in (
-    select u.run, u.generation, cast(u.value as int) from {schema}checkpoints u where u.run {among(:rows, id uuid)} and u.kind = 'undone'
-)
-
 -- name: next_history_number
 -- Number the next history row of a locked run.
 update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt

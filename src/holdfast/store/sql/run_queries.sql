@@ -5,7 +5,8 @@ where r.id = cast(:id as {uuid})
 
 -- name: read_run_details
 -- Read what operators see of a run in addition.
-select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on
+select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on,
+    case when finished_at is not null then ending end
 from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_history
@@ -14,9 +15,15 @@ select n, at, kind, attempt, session, since, data from {schema}history where run
 
 -- name: list_steps
 -- List the checkpoints of a run since its last restart.
-select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at
+select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at, c.generation
 from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
 where r.id = cast(:id as {uuid}) order by c.n
+
+-- name: list_all_steps
+-- List the checkpoints of a run since its last restart, including superseded ones, which have a negative generation.
+select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at, c.generation
+from {schema}runs r join {schema}checkpoints c on c.run = r.id and (c.generation = r.generation or c.generation < 0)
+where r.id = cast(:id as {uuid}) order by c.n, c.generation
 
 -- name: list_waits
 -- List the waits of a run.
@@ -28,6 +35,12 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 -- List the first children of a run in order of creation, with the call that created them.
 select r.* from {schema}shown_runs r
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
+
+-- name: list_failed_children
+-- List children of a run that failed or were cancelled, with the calls that created them.
+select id, spawn_key from {schema}runs
+where parent = cast(:id as {uuid}) and spawn_key is not null and state in ('failed', 'cancelled')
+order by seq limit 1000
 
 -- name: list_chunks
 -- List a page of the chunks that a run wrote for its followers.

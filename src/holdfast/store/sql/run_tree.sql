@@ -119,6 +119,20 @@ select id, parent, spawn_key from {schema}runs
 where parent {among(:rows, id uuid)} and state in ('failed', 'cancelled')
 order by seq {lock}
 
+-- name: lock_children_of_calls
+-- Lock the children of some calls of runs, in order of creation.
+select r.id from {schema}runs r where r.parent {among(:rows, parent uuid)} and (r.parent, r.spawn_key) in (
+    select cast(each.parent as {uuid}), each.spawn_key from {each(:rows, parent uuid, spawn_key text)}
+)
+order by r.seq {lock}
+
+-- name: detach_children
+-- Rename the calls of locked children, because their parent makes these calls again and creates new children.
+update {schema}runs set spawn_key = each.detached
+from {each(:rows, parent uuid, spawn_key text, detached text)}
+where {schema}runs.parent {matching(:rows, parent uuid)} and {schema}runs.parent = each.parent
+and {schema}runs.spawn_key = each.spawn_key
+
 -- name: find_joined_calls
 -- Find the calls whose children these runs have joined.
 select c.run, c.key from {schema}checkpoints c

@@ -22,6 +22,11 @@ delete from {schema}waits where run {among(:rows, run uuid)} and (run, generatio
 )
 returning run, key, outcome
 
+-- name: delete_timed_waits
+-- Delete waits for events and messages that have a timeout and no other outcome, so that a retry starts the timeout anew.
+delete from {schema}waits where run {among(:rows, id uuid)} and kind in ('event', 'message') and due_at is not null
+and (outcome is null or outcome = 'due')
+
 -- name: find_runs_with_due_waits
 -- Find runs with a wait that is due, in small batches.
 select w.run from {schema}waits w where w.outcome is null and w.due_at is not null and w.due_at <= {now}

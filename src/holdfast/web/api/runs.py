@@ -13,6 +13,7 @@ import msgspec
 from holdfast.control.bulk import BulkAction, BulkPreview, BulkProgress
 from holdfast.control.explainer import Reason
 from holdfast.control.graphs import GraphInfo
+from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import RunDetails, StepInfo, WaitInfo
 from holdfast.errors import UnknownTask
 from holdfast.model.filters import RunFilter
@@ -216,6 +217,10 @@ def _retry(call: ApiRequest) -> dict[str, bool]:
     return {"changed": call.control.runs.retry(call.run().id, by=call.principal.by)}
 
 
+def _retry_preview(call: ApiRequest) -> RetryPreview:
+    return call.control.runs.preview_retry(call.run().id)
+
+
 def _fork(call: ApiRequest) -> RunCreated:
     info = call.run()
     fork = call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by)
@@ -314,7 +319,12 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/retry", name="retry_run",
-        summary="Return a failed or cancelled run to ready; it keeps its checkpoints.", do=_retry, answer=CHANGED,
+        summary="Return a failed or cancelled run to ready.", do=_retry, answer=CHANGED,
+    ),
+    Operation(
+        method="GET", path="/runs/{id}/retry", name="preview_retry",
+        summary="Preview a retry: what is kept, what runs again, what may happen twice.",
+        do=_retry_preview, answer=RetryPreview,
     ),
     Operation(
         method="POST", path="/runs/{id}/fork", name="fork_run",

@@ -28,7 +28,7 @@ SECTIONS = (
 NOTICES = {
     "cancelled": "Run cancelled.",
     "had-ended": "Nothing changed: the run had already finished.",
-    "retried": "Run retried. It keeps its checkpoints.",
+    "retried": "Run retried.",
     "was-unfinished": "Nothing changed: the run hasn't finished.",
     "forked": "Fork created. This is the new run.",
     "sent": "Message sent.",

@@ -10,6 +10,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from holdfast.control.gates import GateInfo
+from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
@@ -92,10 +93,17 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "gates": _gates(details),
         "steps": steps[-MAX_STEPS:],
         "more_steps": max(len(steps) - MAX_STEPS, 0),
+        "retry": _retry_preview(request, details),
         "history": details.history[-MAX_HISTORY:],
         "more_history": max(len(details.history) - MAX_HISTORY, 0),
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
     } | _reasons(request, info)
+
+
+def _retry_preview(request: PageRequest, details: RunDetails) -> RetryPreview | None:
+    """Return what a retry would do, for runs that the page offers to retry."""
+    may_retry = details.info.state in ("failed", "cancelled") and details.node is None and request.principal.can_operate
+    return request.control.runs.preview_retry(details.info.id) if may_retry else None
 
 
 def _parent_name(request: PageRequest, details: RunDetails) -> str | None:
