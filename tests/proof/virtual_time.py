@@ -20,7 +20,7 @@ from unittest import mock
 from greenlet import getcurrent
 
 from holdfast.engine import components, event_loop, write_queue
-from holdfast.engine.durable import async_executor, sync_executor
+from holdfast.engine.durable import steps, sync_executor
 from holdfast.model import ids
 from holdfast.telemetry import log
 
@@ -237,7 +237,7 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
                         stack.enter_context(mock.patch.object(module, attribute, fake))
         stack.enter_context(mock.patch.object(components, "worker_name", return_value="worker"))
         stack.enter_context(mock.patch.object(write_queue, "get_ident", greenlet_id))
-        stack.enter_context(mock.patch.object(async_executor, "asyncio", SameThreadAsyncio()))
+        stack.enter_context(mock.patch.object(steps, "asyncio", SameThreadAsyncio()))
         blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
         stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))
         stack.enter_context(mock.patch.object(SteppedFuture, "pause", sleep, create=True))
