@@ -9,11 +9,14 @@ Needs `pip install fastapi 'holdfast[dashboard]'`. It listens on port 8000; pass
     curl -s localhost:8000/orders/RUN
 
 An order with an `Idempotency-Key` header is accepted once, however often it is sent. Kill the service while it packs
-(`kill -9`) and start it again: the order resumes. The dashboard is at http://localhost:8000/holdfast/.
+(`kill -9`) and start it again: the order resumes. The dashboard is at http://localhost:8000/holdfast/; log in with the
+token that the service prints, or set `$HOLDFAST_TOKEN` to your own.
 """
 
 import asyncio
 import json
+import os
+import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +32,8 @@ from holdfast import Context, Holdfast, KeyConflict, Retry, Run, RunNotFound, Ru
 from holdfast.web import dashboard
 
 app = Holdfast("sqlite:///orders.db")
-board = dashboard(app, unlocked=True)  # for local use only; in production, set a token
+token = os.environ.get("HOLDFAST_TOKEN") or secrets.token_urlsafe(32)
+board = dashboard(app, token=token)
 
 
 class Order(BaseModel):
@@ -115,4 +119,5 @@ async def status_of(run: Run[Receipt]) -> Status:
 
 if __name__ == "__main__":
     port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 8000
+    print(f"dashboard: http://localhost:{port}/holdfast/ token: {token}", flush=True)
     uvicorn.run(site, port=port, log_level="warning")

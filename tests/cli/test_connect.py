@@ -137,6 +137,19 @@ def test_the_list_of_tasks_says_where_a_machine_is_defined(shell, hidden):
     assert found["defined"].startswith(hidden.__name__)
 
 
+@pytest.mark.parametrize("command", [("runs",), ("migrate",), ("enqueue", "x", "--remote"), ("dashboard",)])
+def test_empty_schema_is_invalid(shell, empty, command):
+    """An unset variable in a script must not mean the default schema."""
+    result = shell(*command, "--schema", "", "--url", empty)
+    assert (result.exit_code, "invalid schema ''" in result.stderr) == (2, True)
+
+
+def test_empty_app_is_invalid(shell, empty, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_APP", "elsewhere:app")
+    result = shell("runs", "--app", "", "--url", empty)
+    assert (result.exit_code, "'' doesn't name an app" in result.stderr) == (2, True)
+
+
 class TestSchemas:
     """On PostgreSQL."""
 

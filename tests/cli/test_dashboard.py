@@ -28,11 +28,11 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
-def test_revoking_the_last_token_warns(shell, empty):
+def test_revoking_the_last_token_says_that_nobody_can_log_in(shell, empty):
     first, last = (json.loads(shell("token", "create", "--read", "--json", "--url", empty).stdout)["id"] for _ in "12")
-    assert "open to all local users" not in shell("token", "revoke", first, "--url", empty).stderr
-    assert "open to all local users" in shell("token", "revoke", last, "--url", empty).stderr
-    assert "open to all local users" not in shell("token", "revoke", last, "--url", empty).stderr
+    assert "nobody can log in" not in shell("token", "revoke", first, "--url", empty).stderr
+    assert "nobody can log in" in shell("token", "revoke", last, "--url", empty).stderr
+    assert "nobody can log in" not in shell("token", "revoke", last, "--url", empty).stderr
 
 
 @pytest.mark.parametrize("said", [(), ("--read", "--operate")])
@@ -47,6 +47,24 @@ def test_non_loopback_address_needs_a_token(shell, empty, host, monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
     result = shell("dashboard", "--host", host, "--url", empty)
     assert (result.exit_code, "a token is required" in result.stderr) == (2, True)
+
+
+def test_allowed_host_needs_a_valid_token(shell, empty, monkeypatch):
+    """A dashboard with an allowed host is meant for others, usually behind a proxy on the same machine."""
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    asked = ("dashboard", "--allow-host", "ops.example.org", "--url", empty)
+    for _ in range(2):
+        result = shell(*asked)
+        assert (result.exit_code, "a token is required" in result.stderr) == (2, True)
+        revoked = shell("token", "create", "--read", "--url", empty).stdout.split("_")[1]
+        assert shell("token", "revoke", revoked, "--url", empty).exit_code == 0
+
+
+@pytest.mark.parametrize("host", ["https://ops.example.org", "ops.example.org:80", "ops.example.org.", "a@b", "", "é"])
+def test_allowed_host_must_be_a_host_name(shell, empty, host, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_TOKEN", "x" * 40)
+    result = shell("dashboard", "--allow-host", host, "--url", empty)
+    assert (result.exit_code, "is not a host name" in result.stderr) == (2, True)
 
 
 def test_a_database_without_tables_names_migrate(shell, database_url):

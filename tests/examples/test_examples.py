@@ -142,7 +142,9 @@ def test_the_service_streams_orders_and_resumes_after_a_kill(processes, tmp_path
         wrong = client.post("/orders", json={"item": "", "pieces": 0})
         assert (again["run"], other.status_code, wrong.status_code) == (made["run"], 409, 422)
         assert client.get("/orders/00000000-0000-0000-0000-000000000000").status_code == 404
-        assert client.get("/holdfast/").status_code == 200
+        assert client.get("/holdfast/").status_code == 401
+        token = first.log.rpartition("token: ")[2].strip()
+        assert client.get("/holdfast/", headers={"authorization": f"Bearer {token}"}).status_code == 200
         first.kill()
 
         processes.start(path_of("fastapi_orders"), "--port", port)

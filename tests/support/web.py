@@ -41,6 +41,8 @@ class Visitor:
     cookie: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     root: str = ""
+    scope: dict[str, Any] = field(default_factory=dict)
+    """Replaces parts of the ASGI scope, such as the client's address."""
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, headers=headers)
@@ -71,16 +73,24 @@ class Visitor:
         if self.cookie is not None:
             given["cookie"] = self.cookie
         given |= {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-        return asyncio.run(_ask(self.site, method, self.root + path, body, given, self.root))
+        return asyncio.run(_ask(self.site, method, self.root + path, body, given, self.root, self.scope))
 
 
-async def _ask(site: ASGIApp, method: str, path: str, body: bytes, headers: dict[str, str], root: str) -> Answer:
+async def _ask(
+    site: ASGIApp,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str],
+    root: str,
+    replaced: dict[str, Any] | None = None,
+) -> Answer:
     plain, _, query = path.partition("?")
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
         "path": plain, "raw_path": quote(plain).encode(), "query_string": query.encode(), "root_path": root,
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8787),
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8787), **(replaced or {}),
     }  # fmt: skip
     sent = False
     got: list[dict[str, Any]] = []

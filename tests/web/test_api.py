@@ -35,6 +35,8 @@ def test_a_run_is_enqueued_once_per_key_and_its_result_can_be_read(shop, open_vi
         ({"task": "add", "args": [1, 2], "delay": 1e300}, 422),
         ({"task": "add", "args": [1, 2], "priority": 10**30}, 422),
         ({"task": "add", "args": [1, 2], "colour": "red"}, 422),
+        ({"task": "add", "kwargs": {"self": 1}}, 422),
+        ({"task": "add", "args": [1, 2], "kwargs": {"args": 1, "kwargs": 2}}, 422),
         ({"task": "x\0y", "remote": True}, 422),
         ({"task": "", "remote": True}, 422),
         ({}, 422),
@@ -51,6 +53,11 @@ def test_remote_task_can_be_enqueued(shop, open_visitor):
     made = open_visitor.post("/api/v1/runs", {"task": "far.away", "args": [1], "remote": True, "queue": "far"})
     info = shop.app.get_run(made.json["id"]).info()
     assert (info.task, info.queue, info.state) == ("far.away", "far", "ready")
+
+
+def test_argument_named_self_is_accepted(shop, open_visitor):
+    made = open_visitor.post("/api/v1/runs", {"task": "far.away", "kwargs": {"self": 1}, "remote": True})
+    assert open_visitor.get(f"/api/v1/runs/{made.json['id']}").json["args"] == {"self": 1}
 
 
 def test_invalid_or_too_large_body_is_rejected(open_visitor, monkeypatch):
@@ -229,7 +236,7 @@ def test_responses_match_the_openapi_document(shop, open_visitor, fill):
 
 
 def test_the_site_can_be_mounted_below_a_path(shop):
-    visitor = Visitor(shop.site(unlocked=True), root="/ops")
+    visitor = Visitor(shop.site(), shop.control.tokens.create("operate").token, root="/ops")
     assert visitor.get("/api/v1/openapi.json").json["servers"] == [{"url": "/ops/api/v1"}]
     assert 'href="/ops/runs"' in visitor.get("/").text
 
@@ -249,7 +256,7 @@ class Listener:
     async def hear(self, enough: int, then=None) -> list[str]:
         scope = {
             "type": "http", "method": "GET", "path": self.path, "query_string": b"", "root_path": "",
-            "headers": [(b"host", b"localhost")],
+            "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8787),
         }  # fmt: skip
         done = asyncio.Event()
 

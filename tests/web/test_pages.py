@@ -197,7 +197,7 @@ def test_every_field_and_button_has_a_name(shop, open_visitor, fill):
 
 def test_reading_works_where_it_is_mounted_and_links_stay_there(shop, fill):
     runs = fill()
-    visitor = Visitor(shop.site(unlocked=True), root="/ops")
+    visitor = Visitor(shop.site(), shop.control.tokens.create("operate").token, root="/ops")
     for path in (*PLAIN, f"/runs/{runs['graph'].id}"):
         page = Reader(visitor.get(path).text)
         links = [given.get("href") or given.get("src") or given.get("action") for _, given in page.tags]

@@ -8,7 +8,10 @@ import re
 from uuid import uuid4
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from holdfast.errors import ConfigError
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.pages.routes import ACTIONS, PAGES
 from holdfast.web.site import OPERATIONS
@@ -105,9 +108,49 @@ def test_new_runs_belong_to_the_tenant(shop):
     assert visitor.post("/api/v1/events", {"name": "e", "tenant": "other"}).status == 403
 
 
+def test_open_dashboard_is_open_only_to_direct_local_requests(shop):
+    """Not through a proxy, a mount or another address, whatever the settings of the server."""
+    site = shop.site(unlocked=True)
+    assert Visitor(site).get("/").status == 200
+    for name in ("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "forwarded", "via", "x-real-ip"):
+        assert (name, Visitor(site).get("/", **{name: "127.0.0.1"}).status) == (name, 401)
+        assert Visitor(site).post("/api/v1/events", {"name": "e"}, **{name: "x"}).status == 401
+    assert Visitor(site, root="/ops").get("/").status == 401
+    for ends in ({"client": ("192.0.2.1", 1)}, {"server": ("192.0.2.1", 80)}, {"client": None}, {"server": None}):
+        assert (ends, Visitor(site, scope=ends).get("/").status) == (ends, 401)
+
+
+@pytest.mark.parametrize("path", ["/ops", ""])
+def test_mounted_dashboard_is_locked(shop, path):
+    outer = Starlette(routes=[Mount(path, shop.site(unlocked=True))])
+    assert Visitor(outer).get(f"{path}/runs").status == 401
+    token = shop.control.tokens.create("read").token
+    assert Visitor(outer, token).get(f"{path}/runs").status == 200
+
+
+def test_unlocked_dashboard_has_no_other_hosts(shop):
+    with pytest.raises(ConfigError, match="unlocked=True is for local use only"):
+        shop.site(unlocked=True, hosts=["ops.example.org"])
+
+
+def test_dashboard_stays_locked_after_the_last_token_is_revoked(shop):
+    visitor = Visitor(shop.site(unlocked=True))
+    assert visitor.get("/").status == 200
+    token = shop.control.tokens.create("read")
+    assert visitor.get("/").status == 401
+    shop.control.tokens.revoke(token.info.id)
+    assert visitor.get("/").status == 401
+    assert Visitor(shop.site(unlocked=True)).get("/").status == 401
+
+
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8787", "localhost.evil.example", "", "192.0.2.1", "[::1"]
-)
+    "host",
+    [
+        "evil.example", "evil.example:8787", "localhost.evil.example", "", "192.0.2.1", "[::1", "localhost.",
+        "localhost.:80", "evil@localhost", "user:word@localhost", "localhost/", "localhost#", "localhost?",
+        "localhost:", "localhost:x", " localhost", "localhost\\", "127.0.0.1.", "127.1", "[::1%eth0]", "loc\u0430lhost",
+    ],
+)  # fmt: skip
 def test_a_foreign_host_is_refused(open_visitor, host):
     assert open_visitor.get("/", host=host).status == 421
     assert open_visitor.get("/api/v1/runs", host=host).status == 421

@@ -51,13 +51,13 @@ class Target(NamedTuple):
 
 def find_app_name(given: str | None) -> str | None:
     """Return the `module:app` that is configured, if any."""
-    return given or os.environ.get("HOLDFAST_APP") or _from_pyproject()
+    return given if given is not None else os.environ.get("HOLDFAST_APP") or _from_pyproject()
 
 
 def load_app(given: str | None) -> Holdfast:
     """Import the app. The current directory is on the import path."""
     target = find_app_name(given)
-    if not target:
+    if target is None:
         raise ConfigError(f"no app given: {NAME_AN_APP}")
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
@@ -122,9 +122,11 @@ def _schema_of(app: Holdfast) -> str:
 
 def resolve_target(shared: SharedOptions, app: Holdfast | None = None) -> Target:
     """Resolve the database of a command. Imports the app only if it is named or needed to find the database."""
-    if app is None and (shared.app or (shared.url is None and find_app_name(None))):
+    if app is None and (shared.app is not None or (shared.url is None and find_app_name(None))):
         app = load_app(shared.app)
-    schema = shared.schema or (_schema_of(app) if app else DEFAULT_SCHEMA)
+    schema = shared.schema
+    if schema is None:
+        schema = _schema_of(app) if app else DEFAULT_SCHEMA
     if shared.url is not None:
         return Target(shared.url, schema, app)
     if app is not None:

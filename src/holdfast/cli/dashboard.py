@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -40,9 +39,9 @@ COLUMNS = (
 def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...]) -> None:
     """Serve the dashboard, and the API under /api/v1.
 
-    On a loopback address without any token, every local user may operate. Any other address requires a token:
-    $HOLDFAST_TOKEN, which has all permissions, or one from `holdfast token create`. The server speaks plain HTTP: put a
-    TLS proxy in front of it on untrusted networks.
+    On a loopback address, every local user may operate until a token is created. Any other address, an --allow-host and
+    a proxy require a token: $HOLDFAST_TOKEN, which has all permissions, or one from `holdfast token create`. The server
+    speaks plain HTTP: put a TLS proxy in front of it on untrusted networks.
 
     \b
     Examples:
@@ -54,17 +53,15 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
 
         from holdfast.telemetry.log_format import configure_console_log
         from holdfast.web import dashboard as site
+        from holdfast.web.middleware import is_loopback
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
     app = _app_of(shared)
     token = os.environ.get("HOLDFAST_TOKEN") or None
-    local = _is_loopback(host)
-    if not local and token is None and not _has_tokens(app):
-        raise ConfigError(
-            f"{host} is not a loopback address, so a token is required: set $HOLDFAST_TOKEN, create one with "
-            "`holdfast token create --operate`, or omit --host"
-        )
-    served = site(app, token=token, unlocked=local, hosts=hosts)
+    local = is_loopback(host)
+    if token is None:
+        _check_locked(app, host, hosts, local=local)
+    served = site(app, token=token, unlocked=local and not hosts, hosts=hosts)
     settings = uvicorn.Config(
         served,
         log_config=None,
@@ -93,10 +90,21 @@ def _app_of(shared: SharedOptions) -> Holdfast:
     return target.open_app(migrate=False)
 
 
-def _has_tokens(app: Holdfast) -> bool:
+def _check_locked(app: Holdfast, host: str, hosts: tuple[str, ...], *, local: bool) -> None:
+    """Refuse to serve others than local users without a valid token, with which they could log in."""
     from holdfast.control import Control
 
-    return Control(app.store).tokens.exist()
+    tokens = Control(app.store).tokens
+    if tokens.exist():
+        return
+    if not local or hosts:
+        reason = f"--allow-host {hosts[0]} makes it reachable for others" if local else f"{host} is not loopback"
+        raise ConfigError(
+            f"{reason}, so a token is required: set $HOLDFAST_TOKEN, create one with "
+            f"`holdfast token create --operate`, or omit {'--allow-host' if local else '--host'}"
+        )
+    if tokens.ever_existed():
+        note("all tokens are revoked, so nobody can log in: create one with `holdfast token create --operate`")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -107,15 +115,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"can't listen on {_in_address(host)}:{port}: {error.strerror}; use another --port or --host"
         ) from None
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _in_address(host: str) -> str:
@@ -203,7 +202,7 @@ def revoke(shared: SharedOptions, id: str) -> None:
     else:
         show_line(f"{id}  {'revoked' if changed else 'already revoked'}")
     if last:
-        note("no tokens are left: a dashboard on a loopback address is open to all local users")
+        note("no tokens are left: nobody can log in until you create one")
 
 
 def _shown(info: TokenInfo) -> dict[str, object]:

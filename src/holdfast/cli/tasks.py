@@ -124,7 +124,7 @@ def _find(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Tas
     if remote:
         target = resolve_target(shared).open_app()
         return target, target.remote(name)
-    if not find_app_name(shared.app):
+    if find_app_name(shared.app) is None:
         raise ConfigError("no app given: pass --app module:app, or --remote if the task's code isn't here")
     app = load_app(shared.app)
     try:

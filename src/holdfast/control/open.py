@@ -55,7 +55,7 @@ def reopen_store(
     read_timeout_s: float | None = None,
 ) -> Store:
     """Return a store with the same settings on its own connections, to the same or another database."""
-    database = open_database(url, schema or store.database.dialect.schema)
+    database = open_database(url, store.database.dialect.schema if schema is None else schema)
     if read_timeout_s is not None:
         database.read_timeout_s = read_timeout_s
     return store.with_database(database, migrate=migrate)

@@ -89,6 +89,10 @@ class TokenControl:
         """Return whether any valid token exists."""
         return self._store.tokens.has_any()
 
+    def ever_existed(self) -> bool:
+        """Return whether any token was ever created, valid or not."""
+        return self._store.tokens.has_any_row()
+
     def check(self, id: str, credential: str) -> TokenInfo | None:
         """Return the token that the credential belongs to, if it is valid."""
         if not _ID.fullmatch(id):

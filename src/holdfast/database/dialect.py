@@ -52,6 +52,16 @@ _CALL_SYNTAX = {"any", "array", "cast", "coalesce", "each", "extract", "greatest
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 
 
+def check_schema(schema: object) -> str:
+    """Return the name of a schema, if it is valid."""
+    if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
+        raise ConfigError(
+            f"invalid schema {repr(schema)[:60]}: use letters, digits and underscores, at most 50 characters,"
+            " not starting with a digit"
+        )
+    return schema
+
+
 class Dialect(ABC):
     """Expands the fragments of a statement."""
 
@@ -149,12 +159,7 @@ class PostgresDialect(Dialect):
     )
 
     def __init__(self, schema: str) -> None:
-        if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
-            raise ConfigError(
-                f"invalid schema {repr(schema)[:60]}: use letters, digits and underscores, at most 50 characters,"
-                " not starting with a digit"
-            )
-        self.schema = schema
+        self.schema = check_schema(schema)
         self.channel = f"holdfast_{schema}"
         self.ends_channel = f"ends.{schema}"  # no schema name has a dot, so no other schema's channel is the same
         self._schema = self._in_schema = f'"{schema}".'

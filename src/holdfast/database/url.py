@@ -6,6 +6,7 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from holdfast.database.base import Database
+from holdfast.database.dialect import check_schema
 from holdfast.errors import ConfigError
 
 URL_EXAMPLES = "sqlite:///jobs.db (relative), sqlite:////var/lib/jobs.db (absolute) or postgresql://user@host/database"
@@ -59,6 +60,7 @@ def open_database(url: str, schema: str) -> Database:
         raise ConfigError(
             f"the database URL must be a string such as {URL_EXAMPLES}, not {type(url).__name__} {str(url)[:40]!r}"
         )
+    check_schema(schema)  # also for SQLite, which has none: a script shouldn't fail only once it uses PostgreSQL
     scheme = url.split(":", 1)[0].lower() if ":" in url else ""
     if scheme == "sqlite":
         from holdfast.database.sqlite import SqliteDatabase

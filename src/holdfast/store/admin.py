@@ -88,6 +88,10 @@ class TokenStore(StoreModule):
         """Return whether there is a token that isn't revoked."""
         return bool(self._execute("read", "has_token"))
 
+    def has_any_row(self) -> bool:
+        """Return whether there is a token, revoked or not. Tokens are never deleted."""
+        return bool(self._execute("read", "has_token_row"))
+
     def revoke(self, id: str) -> bool:
         """Revoke a token; False if there is none to revoke."""
         return bool(self._execute("client", "revoke_token", id=id))

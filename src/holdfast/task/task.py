@@ -139,11 +139,11 @@ class Task(Generic[P, R_co]):
         """The options set with `options`."""
         return self._options
 
-    def request(self, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
+    def request(self, /, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
         """Create a request, to be enqueued later. The arguments are checked now."""
         return Request(self.declaration, self.signature, self.signature.encode(args, kwargs), self._options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
         """Create a run with these arguments.
 
         Raises:
@@ -151,7 +151,7 @@ class Task(Generic[P, R_co]):
         """
         return self._enqueuer.enqueue([self.request(*args, **kwargs)])[0]
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
         """Create a run with these arguments. The awaitable form of `enqueue`."""
         return (await self._enqueuer.aenqueue([self.request(*args, **kwargs)]))[0]
 
@@ -244,13 +244,13 @@ class Task(Generic[P, R_co]):
 
 
 class _AsyncTask(Task[P, R_co]):
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         assert self.fn is not None
         return cast("Coroutine[Any, Any, R_co]", self.fn(*args, **kwargs))
 
 
 class _SyncTask(Task[P, R_co]):
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         assert self.fn is not None
         return cast(R_co, self.fn(*args, **kwargs))
 
@@ -262,7 +262,7 @@ class _Durable(Task[P, R_co]):
 
     if not TYPE_CHECKING:
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
             if not (args and hasattr(args[0], "run_id")):
                 raise TaskError(
                     f"{self.name} is a durable function and needs a context: use ctx.call(task, …) for a child run, "

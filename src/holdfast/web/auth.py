@@ -1,8 +1,9 @@
 """Authentication: from a bearer token or login cookie to a `Principal`, which may read or operate, on all runs or on
 one tenant's.
 
-The tenant and the permission come from the credential; nothing in a request widens them. If no token exists and the
-dashboard listens on loopback only, it is open: every local user may operate.
+The tenant and the permission come from the credential; nothing in a request widens them. A dashboard that was started
+unlocked is open, so that every local user may operate, only while no token was ever created and only for requests that
+reach it directly: not through a proxy, a mount or another address.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from holdfast.control.tokens import Permission, hash_credential, parse_token_id,
 from holdfast.errors import RunNotFound
 from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
+from holdfast.web.middleware import DIRECT
 from holdfast.web.responses import RequestError
 
 COOKIE = "holdfast_login"
@@ -69,7 +71,7 @@ class Authenticator:
     def __init__(self, control: Control, token: str | None, *, unlocked: bool) -> None:
         self._control = control
         self._env_hash = None if token is None else hash_credential(to_credential(token))
-        self._unlocked = unlocked
+        self._unlocked = unlocked and token is None
 
     def authenticate(self, request: Request) -> Principal:
         """Identify the client or raise a 401. Reads the database."""
@@ -81,7 +83,7 @@ class Authenticator:
             found = self._principal(id, credential, "cookie")
         else:
             found = None
-        if found is None and bearer is None and self.is_open():
+        if found is None and bearer is None and self._is_open(request):
             found = Principal(actor_or_user(None), "operate", None, "open", _csrf_token(self._control.identity))
         if found is None:
             raise RequestError(
@@ -92,9 +94,13 @@ class Authenticator:
             )
         return found
 
-    def is_open(self) -> bool:
-        """Return whether no login is needed: started unlocked, and no token has been created since."""
-        return self._unlocked and self._env_hash is None and not self._control.tokens.exist()
+    def _is_open(self, request: Request) -> bool:
+        """Return whether no login is needed: started unlocked, reached directly, and no token was ever created."""
+        if not self._unlocked or not request.scope.get(DIRECT):
+            return False
+        if self._control.tokens.ever_existed():
+            self._unlocked = False  # for good: revoking the last token doesn't open it again
+        return self._unlocked
 
     def login_cookie(self, token: str) -> str | None:
         """Return the cookie value for a valid token, otherwise None."""

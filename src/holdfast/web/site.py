@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY, reopen_store
+from holdfast.errors import ConfigError
 from holdfast.web.api import resources, runs
 from holdfast.web.api.live import LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
@@ -36,10 +37,14 @@ def dashboard(
 ) -> SecurityMiddleware:
     """Build the dashboard and the API of an app as an ASGI application, to be served or mounted.
 
-    `token`, or `$HOLDFAST_TOKEN`, grants all permissions; `holdfast token create` creates others. `unlocked`: while no
-    token exists, everyone who reaches the site may operate, and it answers to loopback names only. `hosts`: the host
-    names it is reached by, besides localhost and IP addresses.
+    `token`, or `$HOLDFAST_TOKEN`, grants all permissions; `holdfast token create` creates others. `unlocked`: until a
+    token is created, every user of this machine may operate. That applies only to requests that a server on a loopback
+    address receives itself, not through a proxy or a mount. `hosts`: the host names it is reached by, besides localhost
+    and IP addresses.
     """
+    hosts = list(hosts)
+    if unlocked and hosts:
+        raise ConfigError("unlocked=True is for local use only: omit it, or omit hosts")
     control = _control(app)
     token = token or os.environ.get("HOLDFAST_TOKEN") or None
     context = SiteContext(app, control, Authenticator(control, token, unlocked=unlocked))

@@ -110,6 +110,10 @@ select id, hash, name, may, tenant, created_at, revoked_at from {schema}tokens w
 -- Check whether there is a token that isn't revoked.
 select 1 from {schema}tokens where revoked_at is null limit 1
 
+-- name: has_token_row
+-- Check whether a token was ever created.
+select 1 from {schema}tokens limit 1
+
 -- name: revoke_token
 -- Revoke a token; return it if this call did.
 update {schema}tokens set revoked_at = {now} where id = cast(:id as text) and revoked_at is null returning id
