@@ -427,6 +427,7 @@ class Holdfast:
         queue: str | None = None,
         tenant: str | None = None,
         tag: str | None = None,
+        key: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
@@ -438,12 +439,13 @@ class Holdfast:
             queue: Only runs of this queue.
             tenant: Only runs of this tenant.
             tag: Only runs with this tag.
+            key: Only runs that were created with this idempotency key.
             limit: The page size.
             after: The `after` of the previous page.
         """
         reject_in_event_loop("runs")
         return self._client.runs(
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, limit=limit, after=after
         )  # fmt: skip
 
     async def aruns(
@@ -454,13 +456,15 @@ class Holdfast:
         queue: str | None = None,
         tenant: str | None = None,
         tag: str | None = None,
+        key: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
         """List runs, newest first. The awaitable form of `runs`."""
         return await run_in_thread(
-            self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
-        )
+            self._client.runs,
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, limit=limit, after=after,
+        )  # fmt: skip
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction on the SQLite file, shared by your tables and Holdfast's.

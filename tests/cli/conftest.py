@@ -134,7 +134,9 @@ class Busy:
         task = app.remote("shop.add")
         app.store.prepare()
         app.store.sessions.open(self.session, "host:1", 60_000_000, '{"queues": ["default"], "concurrency": 5}')
-        self.done = self._end(task.options(tenant="acme", tags=["nightly"]).enqueue(1, 2).id, "done", result="3")
+        self.done = self._end(
+            task.options(tenant="acme", tags=["nightly"], key="order-1").enqueue(1, 2).id, "done", result="3"
+        )
         failing = app.remote("shop.boom").enqueue("x").id
         error = json.dumps(
             {"code": "error", "type": "ValueError", "message": EVIL, "traceback": f"Traceback\n  {EVIL}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from datetime import datetime
 from uuid import UUID
 
@@ -27,6 +28,8 @@ def test_runs_lists_the_newest_first_with_whole_ids(shell, busy):
         "ATTEMPT",
         "CREATED",
         "DURATION",
+        "KEY",
+        "ARGUMENTS",
         "ERROR",
     ]
     assert ids(result) == [busy.scheduled, busy.ready, busy.running, busy.failed, busy.done]
@@ -42,12 +45,23 @@ def test_runs_lists_the_newest_first_with_whole_ids(shell, busy):
         (["--tenant", "acme"], ["done"]),
         (["--tag", "nightly"], ["done"]),
         (["--tag", "never"], []),
+        (["--key", "order-1"], ["done"]),
+        (["--key", "order"], []),
         (["--limit", "2"], ["scheduled", "ready"]),
     ],
 )
 def test_runs_are_filtered(shell, busy, filters, names):
     expected = [str(getattr(busy, name)) for name in names]
     assert [run["id"] for run in shell.json("runs", *filters, "--url", busy.url)] == expected
+
+
+def test_keys_and_arguments_tell_runs_apart(shell, busy):
+    done = next(line for line in shell("runs", "--url", busy.url).stdout.splitlines() if str(busy.done) in line)
+    assert done.endswith("order-1  1, 2")
+    assert {"key": "order-1", "args": {"*": [1, 2]}}.items() <= shell.json("runs", "--url", busy.url)[-1].items()
+    shown = shell("show", busy.done, "--url", busy.url).stdout
+    assert re.search(r"^key +order-1$", shown, re.MULTILINE)
+    assert shell.json("show", busy.done, "--url", busy.url)["key"] == "order-1"
 
 
 def test_page_names_its_cursor_and_accepts_a_prefix(shell, busy):

@@ -162,7 +162,7 @@ VALUES: dict[str, Any] = {
 
 LIST = {
     **dict.fromkeys(("states", "task", "queue", "tag", "created_from", "created_to", "finished_from", "finished_to")),
-    **dict.fromkeys(("error", "parent", "family")),
+    **dict.fromkeys(("error", "parent", "family", "key")),
     "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
 }  # fmt: skip
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
@@ -294,7 +294,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "reopen_child_waits": (CALLS, "waits_pkey"),
     "read_map_checkpoints": ({}, "checkpoints_pkey"),
     "block_map_children": ({}, "runs_pkey"),
-    "fork_run": (ONE | {"fork": IDS[0].replace("8000", "9000"), "args": None}, "runs_pkey"),
+    "fork_run": (ONE | {"fork": IDS[0].replace("8000", "9000"), "args": None, "options": None}, "runs_pkey"),
+    "read_run_options": (ONE, "runs_pkey"),
     "copy_checkpoints": (each(n=9, key="k", kind="step", at=1), None),
     "read_outcome": (ONE, "runs_pkey"),
     "read_outcomes": ({}, "runs_pkey"),
@@ -316,6 +317,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "some_suspended": ({}, "holdfast_runs_asleep"),
     "some_suspended_of_lane": (LIST, "holdfast_runs_asleep"),
     "some_finished": (RECENT, "holdfast_runs_finished"),
+    "some_with_key": ({"key": "k7"}, "holdfast_keys_key"),
     "some_children": (CHILD, "holdfast_runs_children"),
     "some_of_tree": ({"family": PARENT}, "holdfast_runs_tree"),
     "list_history": (ONE, "history_pkey"),

@@ -24,6 +24,9 @@ def test_a_run_is_enqueued_once_per_key_and_its_result_can_be_read(shop, open_vi
     shop.drain()
     read = open_visitor.get(f"/api/v1/runs/{made.json['id']}").json
     assert (read["info"]["state"], read["info"]["result"], read["info"]["priority"]) == ("done", 3, 3)
+    (listed,) = open_visitor.get("/api/v1/runs?key=k").json["runs"]
+    assert (listed["id"], listed["key"], listed["args"]) == (made.json["id"], "k", {"a": 1, "b": 2})
+    assert open_visitor.get("/api/v1/runs?key=other").json["runs"] == []
 
 
 @pytest.mark.parametrize(

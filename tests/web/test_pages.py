@@ -116,6 +116,21 @@ def test_a_run_is_found_by_the_beginning_of_its_id(shop, fill):
     assert "has no run" in visitor.get(f"/find?id={runs['other'].id}").text
 
 
+def test_runs_are_found_by_their_key(shop, open_visitor):
+    run = shop.add.options(key="order/1", tenant="acme").enqueue(41, 1)
+    other = shop.add.options(key="order/2", tenant="other").enqueue(42, 1)
+    listed = Reader(open_visitor.get("/runs?key=order%2F1").text).text
+    assert "order/1" in listed
+    assert "a=41, b=1" in listed
+    assert "a=42" not in listed
+    assert "Key order/1" in Reader(open_visitor.get(f"/runs/{run.id}").text).text
+    visitor = shop.visitor("read", "acme")
+    assert visitor.get("/find?id=order%2F1").headers["location"] == f"/runs/{run.id}"
+    assert str(other.id) not in visitor.get("/find?id=order%2F2").text
+    shop.boom.options(key="order/1").enqueue("x")
+    assert shop.visitor("read").get("/find?id=order%2F1").headers["location"] == "/runs?key=order%2F1"
+
+
 def submit(visitor: Visitor, path: str, **form: str):
     answer = visitor.submit(path, {"csrf_token": visitor.csrf_token(), **form})
     return answer.status, answer.headers.get("location", answer.text)

@@ -104,7 +104,7 @@ def payload(text: str | None, what: str = "PAYLOAD") -> Any:
 NAMES = {
     "state": "state", "task": "task", "queue": "queue", "tenant": "tenant", "tag": "tag", "error": "error",
     "since": "created_from", "until": "created_to", "finished_since": "finished_from", "finished_until": "finished_to",
-    "id": "id_prefix", "parent": "parent", "family": "family",
+    "key": "key", "id": "id_prefix", "parent": "parent", "family": "family",
 }  # fmt: skip
 """The options and their names in a filter."""
 
@@ -118,6 +118,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--tenant", metavar="NAME", help="Only runs of this tenant."),
     click.option("--tag", metavar="NAME", help="Only runs with this tag."),
     click.option("--error", metavar="TEXT", help="Only runs whose error contains this text."),
+    click.option("--key", metavar="KEY", help="Only runs created with this idempotency key."),
     click.option("--since", type=TIME, metavar="TIME", help="Only runs created since then: 2h (ago) or 2026-11-16."),
     click.option("--until", type=TIME, metavar="TIME", help="Only runs created before then."),
     click.option("--finished-since", type=TIME, metavar="TIME", help="Only runs that finished since then."),

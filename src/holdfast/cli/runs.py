@@ -27,6 +27,7 @@ from holdfast.cli.output import (
 from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tree
 from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
 if TYPE_CHECKING:
@@ -36,16 +37,19 @@ if TYPE_CHECKING:
     from holdfast.model.run import Page, Progress, RunInfo
 
 MAX_GATES = 10
+MAX_ARGUMENTS_CHARS = 80
 
 COLUMNS = (
     TableColumn("RUN", whole=True),
     TableColumn("STATE", whole=True),
     TableColumn("TASK"),
-    TableColumn("QUEUE", drop=2),
-    TableColumn("ATTEMPT", right=True, drop=3),
+    TableColumn("QUEUE", drop=4),
+    TableColumn("ATTEMPT", right=True, drop=5),
     TableColumn("CREATED"),
-    TableColumn("DURATION", drop=4),
-    TableColumn("ERROR", drop=1),
+    TableColumn("DURATION", drop=6),
+    TableColumn("KEY", drop=1),
+    TableColumn("ARGUMENTS", drop=3),
+    TableColumn("ERROR", drop=2),
 )
 
 
@@ -61,13 +65,15 @@ COLUMNS = (
 def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
     """List runs, newest first.
 
-    Filters are combined with AND. If very many runs don't match, only the matches found so far are shown, with the
-    option to continue. --json prints a list; with --watch, one list per line.
+    Filters are combined with AND. KEY is the idempotency key. Long arguments are shortened and secrets masked. If very
+    many runs don't match, only the matches found so far are shown, with the option to continue. --json prints a list;
+    with --watch, one list per line.
 
     \b
     Examples:
       holdfast runs
       holdfast runs --state failed --task shop.tasks.charge
+      holdfast runs --key order-42
       holdfast runs --queue billing --watch 5
       holdfast runs --error "no funds" --since 2h
       holdfast runs --state running --json | jq -r '.[].id'
@@ -113,6 +119,8 @@ def _row(run: RunInfo[Any]) -> list[str]:
         str(run.attempt),
         format_ago(run.created_at),
         format_duration(took),
+        run.key or "",
+        arguments_line(run.args, MAX_ARGUMENTS_CHARS),
         "" if run.error is None else short(run.error),
     ]
 
@@ -190,6 +198,7 @@ def _show_details(details: RunDetails) -> None:
             ("trace", details.trace),
             ("node", None if details.node is None else f"{details.node} of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
+            ("key", info.key),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
             ("tags", ", ".join(info.tags) or None),

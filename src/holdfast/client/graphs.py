@@ -128,6 +128,8 @@ class GraphClient:
         run = self.graph_run(compiled, named)
         if graph.key is not None:
             run.key = graph.key
+            options = {} if run.options is None else msgspec.json.decode(run.options)
+            run.options = msgspec.json.encode({**options, "key": graph.key}).decode()
             run.digest, run.old_digest = graph_digests(compiled, named)
         return run, self.new_graph(compiled)
 

@@ -186,8 +186,8 @@ class RunCreator:
 
 
 def _stored_options(options: Options, tracing: Tracing | None) -> str | None:
-    """Encode the options that have no column of their own, and the trace context."""
-    stored: dict[str, Any] = {}
+    """Encode the options that have no column of their own, the key for display, and the trace context."""
+    stored: dict[str, Any] = {} if options.key is None else {"key": options.key}
     if tracing is not None and (context := tracing.current_context()) is not None:
         stored["trace"] = context
     if options.retry is not None:

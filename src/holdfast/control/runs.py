@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, Unpack
 from uuid import UUID
@@ -24,6 +25,7 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
+from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
@@ -135,10 +137,12 @@ class RunControl:
             raise RunNotFound.of(id)
         children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
         options = {} if more.options is None else decode(more.options, dict[str, Any])
-        options.pop("scheduled_for", None)  # RunInfo has it
+        for name in ("scheduled_for", "key"):  # RunInfo has them
+            options.pop(name, None)
+        args = displayed_arguments(more.args)
         return RunDetails(
-            info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
-            args=display_value(more.args),
+            info=replace(self._reader.info_of(row), args=args) if row.kind is None else self._reader.info(id),
+            args=args,
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
@@ -152,7 +156,7 @@ class RunControl:
             restarts=more.generation,
             steps=self.steps(id),
             waits=self.waits(id),
-            children=children_of(children[:MAX_CHILDREN]),
+            children=[_child(row, self._store.payloads.unpack) for row in children[:MAX_CHILDREN]],
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
             full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,
@@ -299,6 +303,8 @@ class ChildInfo(msgspec.Struct, frozen=True):
     started_at: datetime | None
     finished_at: datetime | None
     error: ErrorInfo | None
+    args: Any = None
+    """Its arguments; long ones are a string with the start of their JSON."""
 
 
 def steps_of(rows: Sequence[StepRow]) -> list[StepInfo]:
@@ -362,11 +368,7 @@ def _awaited(row: WaitRow) -> str | None:
     return key_label(row.key).partition(" ")[2] or None
 
 
-def children_of(rows: Iterable[RunRow]) -> list[ChildInfo]:
-    return [_child(row) for row in rows]
-
-
-def _child(run: RunRow) -> ChildInfo:
+def _child(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
     generation, _, key = (run.spawn_key or "").partition(":")
     return ChildInfo(
         id=UUID(run.id),
@@ -379,6 +381,7 @@ def _child(run: RunRow) -> ChildInfo:
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),
         error=None if run.error is None else error_from_json(run.error),
+        args=None if run.kind else listed_arguments(run.args, run.args_bytes, unpack),
     )
 
 

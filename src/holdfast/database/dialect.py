@@ -10,6 +10,7 @@
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as a table `each` with typed columns |
 | `{each_text(x)}` | a JSON array of strings as a table `each` with the column `value` |
 | `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
+| `{listed_args(r)}` | arguments of run `r` and their size in bytes: all if short, their start, or null if very long |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
 | `{lock}` | lock the selected rows |
@@ -44,6 +45,12 @@ TURN_EPOCH = 10**18
 covers only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
 TURN_STEP = 1_000_000
 """How far one run advances the turn of a tenant of weight 1 in a fair queue."""
+
+MAX_LISTED_ARGS_BYTES = 2000
+"""Longer arguments are cut in lists."""
+MAX_CUT_ARGS_BYTES = 32 * 1024
+"""Of longer arguments, lists read only the size: SQLite would read all of them to cut them."""
+CUT_ARGS_CHARS = 200
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _CALL = re.compile(r"(?<![\w.])([a-z_][a-z0-9_]*)\(")
@@ -113,6 +120,16 @@ class Dialect(ABC):
                     where l.queue = (select q.queue from {{schema}}lanes q where q.id = {run}.lane)
                 ) turns
             ) end"""
+
+    @staticmethod
+    def _listed_args(run: str) -> str:
+        """Return two columns. `octet_length` reads no payload on either database."""
+        source = f"from {{schema}}runs a where a.id = {run}.id"
+        return f"""(
+                select case when octet_length(a.args) <= {MAX_LISTED_ARGS_BYTES} then a.args
+                    when octet_length(a.args) <= {MAX_CUT_ARGS_BYTES} then substr(a.args, 1, {CUT_ARGS_CHARS}) end
+                {source}
+            ), (select octet_length(a.args) {source})"""
 
     @abstractmethod
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:

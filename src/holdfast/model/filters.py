@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import time_to_micros
-from holdfast.model.names import check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import RUN_STATES, RunState
 
 MAX_ERROR_CHARS = 500
@@ -33,6 +33,7 @@ class FilterOptions(TypedDict, total=False):
     finished_from: datetime | None
     finished_to: datetime | None
     error: str | None
+    key: str | None
     id_prefix: str | None
     parent: UUID | None
     family: UUID | None
@@ -60,6 +61,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     finished_to: datetime | None = None
     error: str | None = None
     """A substring of the error's code, type or message, case-insensitive."""
+    key: str | None = None
+    """The idempotency key with which the run was created."""
     id_prefix: str | None = None
     parent: UUID | None = None
     """The parent of children, or the graph of nodes."""
@@ -82,6 +85,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
                 time_to_micros(getattr(self, name), name)
         if self.error is not None:
             check_name(self.error, "error", MAX_ERROR_CHARS)
+        if self.key is not None:
+            check_name(self.key, "key", MAX_KEY_CHARS)
         if self.id_prefix is not None:
             msgspec.structs.force_setattr(self, "id_prefix", _prefix(self.id_prefix))
 

@@ -48,7 +48,9 @@ class Chunk:
 class RunInfo(Generic[R_co]):
     """A snapshot of a run.
 
-    `result` is None until the state is `done`. `scheduled_for` is the slot of the schedule that created the run.
+    `result` is None until the state is `done`. `key` is the idempotency key. `args` are the arguments as plain JSON
+    values with secrets masked; in lists, long ones are a string with the start of their JSON. `due_at` is when a
+    scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
     """
 
     id: UUID
@@ -69,6 +71,9 @@ class RunInfo(Generic[R_co]):
     tags: Sequence[str] = ()
     progress: Progress | None = None
     scheduled_for: datetime | None = None
+    key: str | None = None
+    args: Any = None
+    due_at: datetime | None = None
 
     @property
     def final(self) -> bool:

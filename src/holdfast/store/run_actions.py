@@ -147,7 +147,8 @@ class RunActions(StoreModule):
             before: list[StepRow] = []
             if from_step is not None:
                 before = _steps_before([StepRow._make(row) for row in tx.execute("list_steps", id=id)], from_step, id)
-            if not tx.execute("fork_run", id=id, fork=fork, args=args):
+            options = _without_key(tx.execute("read_run_options", id=id)[0][0])
+            if not tx.execute("fork_run", id=id, fork=fork, args=args, options=options):
                 return
             copied = [_copy_of(tx, original, fork, step) for step in _without_unjoined(before)]
             for batch in in_batches(copied, lambda row: len(row["value"] or "")):
@@ -190,6 +191,14 @@ def _check_forkable(run: LockedRun) -> None:
         raise GraphError(f"run {run.id} is a {run.kind}, which can't be forked: submit the graph again")
     if run.node is not None and run.state in ("blocked", "skipped"):
         raise GraphError(f"run {run.id} is node {run.node} of a graph and {run.state}: it has no arguments yet")
+
+
+def _without_key(options: str | None) -> str | None:
+    """Return the options of a run for its fork, which isn't what the idempotency key stands for."""
+    if options is None or '"key"' not in options:
+        return options
+    kept = {name: value for name, value in msgspec.json.decode(options).items() if name != "key"}
+    return msgspec.json.encode(kept).decode() if kept else None
 
 
 def _steps_before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:

@@ -7,7 +7,7 @@ of sources:
   or a tenant. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't enough, the page is partial and says
   where the next one continues.
 - *Heaps* have no order and are used only while they are small: unfinished runs by state; runs that ended within a time;
-  children; a tree.
+  runs with an idempotency key; children; a tree.
 
 An id starts with the time of its creation, so times bound ids.
 """
@@ -198,6 +198,8 @@ class RunList(StoreModule):
 
 def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:
     """Yield the sources that have all matching runs, the most selective first. The last resort is all runs."""
+    if filters.key is not None:
+        yield CandidateSources((), [CandidateSource("some_with_key")])
     if filters.parent is not None:
         yield CandidateSources((), [CandidateSource("some_children")])
     if filters.family is not None:
@@ -261,6 +263,7 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "finished_from": _micros(filters.finished_from),
         "finished_to": _micros(filters.finished_to),
         "error": None if filters.error is None else _like_pattern(filters.error),
+        "key": filters.key,
         "parent": None if filters.parent is None else str(filters.parent),
         "family": None if filters.family is None else str(filters.family),
     }

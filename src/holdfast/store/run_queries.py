@@ -17,7 +17,10 @@ NODES_PAGE_ROWS = 1000
 
 
 class RunRow(NamedTuple):
-    """A row of the view `shown_runs`, which shows states as users know them."""
+    """A row of the view `shown_runs`, which shows states as users know them, and its arguments if they are short.
+
+    `args`: only their start, or None, if they are longer; `args_bytes` is their full size.
+    """
 
     id: str
     queue: str
@@ -46,6 +49,13 @@ class RunRow(NamedTuple):
     map_index: int | None
     options: str | None
     seq: int
+    args: str | None
+    args_bytes: int
+
+    @property
+    def has_all_args(self) -> bool:
+        """Whether `args` are complete."""
+        return self.args is not None and len(self.args.encode()) == self.args_bytes
 
     @property
     def is_running(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from holdfast.model.failure import error_from_json
 from holdfast.model.filters import PageOptions, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
+from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
 from holdfast.store.run_queries import RunRow
 
@@ -66,9 +66,11 @@ class RunReader:
         raise GraphError(f"run {id} is {what}, not a graph")
 
     def info(self, id: UUID) -> RunInfo[Any]:
-        """Return one run. Unlike in lists, the result of a graph is read from its nodes."""
+        """Return one run. Unlike in lists, it has all its arguments, and the result of a graph is that of its nodes."""
         row = self.row(id)
         info = self.info_of(row)
+        if not row.has_all_args:
+            info = replace(info, args=self._all_arguments(row))
         if row.kind == "graph" and row.state == "done":
             return replace(info, result=self.graph_result(row.id, row.options))
         return info
@@ -78,8 +80,13 @@ class RunReader:
         task, text = self._store.graphs.result(id, options)
         return read_plain("", text) if task is None else self._read_result(task, text)
 
+    def _all_arguments(self, row: RunRow) -> Any:
+        more = self._store.queries.details(row.id)
+        return None if more is None else displayed_arguments(more.args)
+
     def info_of(self, row: RunRow) -> RunInfo[Any]:
-        """Turn a row into a `RunInfo`."""
+        """Turn a row into a `RunInfo`, with shortened arguments."""
+        options = _decode_or_none(row.options, _StoredOptions) or _StoredOptions()
         return RunInfo(
             id=UUID(row.id),
             task=row.task,
@@ -98,7 +105,10 @@ class RunReader:
             tags=_decode_or_none(row.tags, tuple[str, ...]) or (),
             parent=None if row.parent is None else UUID(row.parent),
             progress=_decode_or_none(row.progress, Progress),
-            scheduled_for=_scheduled_for(row.options),
+            scheduled_for=to_datetime_or_none(options.scheduled_for),
+            key=options.key,
+            args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads.unpack),
+            due_at=to_datetime_or_none(row.due_at),
         )
 
     def _result(self, row: RunRow) -> Any:
@@ -140,14 +150,11 @@ class RunReader:
         return list(_history_entries(self.row(id), self._store.queries.history(str(id))))
 
 
-class _ScheduledOptions(msgspec.Struct):
-    """What the options of a scheduled run say about its slot."""
+class _StoredOptions(msgspec.Struct):
+    """What the options of a run say about its key and its slot."""
 
     scheduled_for: int | None = None
-
-
-def _scheduled_for(options: str | None) -> datetime | None:
-    return to_datetime_or_none((_decode_or_none(options, _ScheduledOptions) or _ScheduledOptions()).scheduled_for)
+    key: str | None = None
 
 
 def _decode_or_none(text: str | None, kind: Any) -> Any:

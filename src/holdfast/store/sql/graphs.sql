@@ -230,8 +230,9 @@ select state, result, error, plan from {schema}runs where id = cast(:id as {uuid
 
 -- name: list_nodes
 -- List a page of a graph's nodes by name; `seq` tells in which order they were added.
-select * from {schema}shown_runs where parent = cast(:graph as {uuid}) and node is not null and node > cast(:after as text)
-order by node limit 1000
+select r.*, {listed_args(r)} from {schema}shown_runs r
+where r.parent = cast(:graph as {uuid}) and r.node is not null and r.node > cast(:after as text)
+order by r.node limit 1000
 
 -- name: list_node_overview
 -- List a page of a graph's nodes by name, without results and long plans.

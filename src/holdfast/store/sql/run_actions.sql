@@ -24,11 +24,15 @@ returning id, records, ending, generation, parent, spawn_key, place, kind, {noti
 -- Number the next history row of a locked run.
 update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt
 
+-- name: read_run_options
+-- Read the stored options of a run.
+select options from {schema}runs where id = cast(:id as {uuid})
+
 -- name: fork_run
--- Insert a copy of a run, with other arguments if given. Its fence is 1, as if it had been claimed: it has checkpoints.
+-- Insert a copy of a run with these options, and with other arguments if given. Its fence is 1, as if it had been claimed: it has checkpoints.
 insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, records, created_at, limits, turn)
 select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.lifetime, r.lifetime, r.max_crashes, 1,
-    coalesce(cast(:args as text), r.args), r.options, r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
+    coalesce(cast(:args as text), r.args), cast(:options as text), r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
 from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {notify_workers}

@@ -1,6 +1,6 @@
 -- name: filter_runs
 -- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
-select r.* from {schema}shown_runs r
+select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.id {among(:rows, id uuid)}
 and (cast(:states as text) is null or r.state in (select each.value from {each_text(:states)}))
 and (cast(:task as text) is null or r.task = :task)
@@ -13,6 +13,7 @@ and (cast(:finished_from as bigint) is null or r.finished_at >= cast(:finished_f
 and (cast(:finished_to as bigint) is null or r.finished_at < cast(:finished_to as bigint))
 and (cast(:error as text) is null or r.error is not null and lower({error_text(r.error)}) like lower(cast(:error as text)) escape '!')
 and (cast(:parent as text) is null or cast(r.parent as text) = :parent)
+and (cast(:key as text) is null or r.id in (select k.run from {schema}keys k where k.key || '' = :key))
 and (cast(:family as text) is null or cast(r.id as text) = :family
     or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)
 order by r.id desc limit cast(:size as bigint)
@@ -79,6 +80,10 @@ select id from {schema}runs where lane = cast(:lane as bigint) and state in ('wa
 select id from {schema}runs
 where finished_at > 0 and finished_at >= coalesce(cast(:finished_from as bigint), 0)
 and finished_at < coalesce(cast(:finished_to as bigint), 9000000000000000000) order by finished_at limit {limit}
+
+-- name: some_with_key
+-- Read runs that were created with an idempotency key: one per tenant and task that used it.
+select run from {schema}keys where key || '' = :key limit {limit}
 
 -- name: some_children
 -- Read children of a run, in no particular order.

@@ -1,6 +1,6 @@
 -- name: read_run
 -- Read one run.
-select r.* from {schema}shown_runs r
+select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.id = cast(:id as {uuid})
 
 -- name: read_run_details
@@ -33,7 +33,7 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 
 -- name: list_children
 -- List the first children of a run in order of creation, with the call that created them.
-select r.* from {schema}shown_runs r
+select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 
 -- name: list_failed_children

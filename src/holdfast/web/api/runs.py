@@ -43,6 +43,7 @@ class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     finished_from: datetime | None = None
     finished_to: datetime | None = None
     error: str | None = None
+    key: str | None = None
     id_prefix: str | None = None
     parent: UUID | None = None
     family: UUID | None = None

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.control.runs import describe_entry, entry_label
+from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
@@ -74,7 +75,8 @@ _environment = jinja2.Environment(
 _environment.filters.update(
     ago=formats.ago, duration=formats.duration, utc=formats.utc, json_text=formats.json_text,
     short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
-    entry_label=entry_label, entry_details=describe_entry, queue=lambda name: "–" if name == GRAPH_QUEUE else name,
+    arguments_line=arguments_line, entry_label=entry_label, entry_details=describe_entry,
+    queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
 _environment.globals.update(
     SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES,

@@ -14,6 +14,7 @@ from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
+from holdfast.model.names import MAX_KEY_CHARS
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.graph_layout import layout_graph
@@ -22,7 +23,8 @@ from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
 
 PAGE_SIZE = 50
-TEXT_FILTERS = ("task", "queue", "tenant", "tag", "error", "id_prefix", "parent", "family")
+TEXT_FILTERS = ("task", "queue", "tenant", "tag", "key", "error", "id_prefix", "parent", "family")
+PLAIN_FILTERS = ("task", "queue", "tag", "key", "error", "id_prefix")
 TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
 MAX_HISTORY = 200
@@ -56,7 +58,7 @@ def _given_filters(query: QueryParams) -> dict[str, Any]:
 
 def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
     """Turn query parameters into a filter of runs that the principal may see."""
-    filters: dict[str, Any] = {name: given[name] or None for name in ("task", "queue", "tag", "error", "id_prefix")}
+    filters: dict[str, Any] = {name: given[name] or None for name in PLAIN_FILTERS}
     filters["state"] = given["state"] or None
     filters["tenant"] = request.principal.tenant or given["tenant"] or None
     filters |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
@@ -168,8 +170,12 @@ def _parse_json(text: str, what: str) -> Any:
 
 
 def _find(request: PageRequest) -> dict[str, Any] | str:
-    """Redirect to the run whose id begins with the given text."""
+    """Redirect to the runs with the given key, or to the run whose id begins with the given text."""
     given = request.query.get("id", "").strip()
+    if 0 < len(given) <= MAX_KEY_CHARS and given.isprintable():
+        with_key = request.control.runs.page(key=given, tenant=request.principal.tenant, limit=2)
+        if with_key:
+            return f"/runs/{with_key[0].id}" if len(with_key) == 1 else link("/runs", key=given)
     try:
         return f"/runs/{request.principal.find(request.control, given)}"
     except RunNotFound as error:
