@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from holdfast import Holdfast
 from holdfast.cli.commands import holdfast
-from holdfast.store import Claim, End
+from holdfast.store import AttemptEnd, Claim
 
 SHOP = """
 import os
@@ -156,7 +156,7 @@ class Busy:
 
     def _end(self, id: UUID, kind: Any, **more: Any) -> UUID:
         claim = self._claim(id)
-        self.app.store.attempts.end(self.session, [End(claim.id, claim.seq, claim.fence, kind, kind, **more)])
+        self.app.store.attempts.end(self.session, [AttemptEnd(claim.id, claim.seq, claim.fence, kind, kind, **more)])
         return id
 
     def state(self, id: UUID) -> str:

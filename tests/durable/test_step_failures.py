@@ -127,7 +127,7 @@ def test_a_failure_is_retried_when_the_transaction_after_it_was_rejected(app, ef
     """The transaction isn't recorded, although it had taken a number."""
     app.store.prepare()
     line = app.store.database.connection("client")
-    if not app.store.database.dialect.writing_ctes:
+    if app.store.database.dialect.name == "sqlite":
         line.run(lambda connection: connection.execute_script("pragma foreign_keys = on"))
     for table in ("ships (n int primary key)", "ropes (ship int references ships (n) deferrable initially deferred)"):
         line.run(lambda connection, table=table: connection.execute_script(f"create table {table}"))

@@ -51,7 +51,7 @@ def bounded(sizes):
 
 def test_batches_of_new_runs_are_bounded(app, echo, sent):
     echo.enqueue_many([(TEXT,)] * MANY)
-    assert bounded(sent["add_new_runs" if app.store.database.dialect.writing_ctes else "add_runs"])
+    assert bounded(sent["add_new_runs" if app.store.database.dialect.name == "postgres" else "add_runs"])
 
 
 def test_batches_of_mapped_children_are_bounded(app, echo, sent):
@@ -88,7 +88,7 @@ def test_batches_of_gates_completed_early_are_bounded(app, echo, sent):
         run.gate(f"gate {number}").complete(TEXT)
     drain(app)
     assert set(run.result().values()) == {TEXT}
-    assert bounded([size for size in sent["finish_runs"] if size > len(TEXT)])
+    assert bounded([size for size in sent["end_without_attempt"] if size > len(TEXT)])
 
 
 def test_batches_of_event_payloads_are_bounded(app, sent):

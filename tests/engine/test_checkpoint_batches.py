@@ -16,8 +16,8 @@ from holdfast.engine.loops.committer import Committer
 from holdfast.engine.write_queue import (
     MAX_BATCH_WRITES,
     MAX_CHECKPOINT_BATCH_BYTES,
-    AttemptEnd,
     CheckpointBatch,
+    PendingEnd,
     PendingWrite,
     WriteQueue,
     batch_checkpoints,
@@ -188,7 +188,7 @@ def test_writes_of_an_ended_session_are_discarded(alone):
 
 def over(session, *, durable):
     claim = SimpleNamespace(id="id", fence=1)
-    return AttemptEnd(SimpleNamespace(session=session, claim=claim, durable=durable), None)  # type: ignore[arg-type]
+    return PendingEnd(SimpleNamespace(session=session, claim=claim, durable=durable), None)  # type: ignore[arg-type]
 
 
 def on_loop(committer):
@@ -258,7 +258,7 @@ def test_an_end_follows_the_checkpoints_before_it(alone):
 
 def test_batch_size_counts_the_writes_in_checkpoint_batches():
     (bundle,) = batch_checkpoints([write() for _ in range(200)])
-    over = AttemptEnd(None, None)  # type: ignore[arg-type]
+    over = PendingEnd(None, None)  # type: ignore[arg-type]
     waiting = deque([bundle, over, bundle, *[over] * 120, bundle])
     group = take_batch(waiting)
     assert sum(task.count for task in group) == MAX_BATCH_WRITES

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
-from holdfast.engine.write_queue import MAX_BATCH_WRITES, AttemptEnd, take_batch
+from holdfast.engine.write_queue import MAX_BATCH_WRITES, PendingEnd, take_batch
 from holdfast.errors import ConfigError, ErrorInfo, StoreError, StoreUnavailable
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from tests.support.lost_reply import FirstReplyLost
 from tests.support.wait_until import wait_until
 
@@ -91,7 +91,7 @@ def test_a_crash_that_cannot_be_written_fails_only_its_run(gathered, monkeypatch
     end_all(components, runs, go)
     attempts = [over.attempt for over in _all(components.queue._ready)]
     for attempt in attempts:
-        components.queue.submit(AttemptEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
+        components.queue.submit(PendingEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
     real = components.store.attempts.crash
 
     def refusing(session, ends):
@@ -192,10 +192,10 @@ def test_claimed_runs_stay_below_twice_the_concurrency_while_ends_are_written(ap
 
 
 def test_a_batch_is_bounded_by_count_and_bytes():
-    def command(size: int) -> AttemptEnd:
-        return AttemptEnd(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
+    def command(size: int) -> PendingEnd:
+        return PendingEnd(None, AttemptEnd("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
 
-    def taken(*tasks: AttemptEnd) -> int:
+    def taken(*tasks: PendingEnd) -> int:
         waiting = deque(tasks)
         group = take_batch(waiting)
         assert [*group, *waiting] == [*tasks]  # none is lost, and they stay in order
@@ -205,7 +205,7 @@ def test_a_batch_is_bounded_by_count_and_bytes():
     assert taken(*[command(1)] * 2000) == MAX_BATCH_WRITES
     assert taken(*[command(2 * 1024 * 1024 + n) for n in range(10)]) == 3
     assert taken(*[command(9 * 1024 * 1024)] * 2) == 1
-    assert taken(*[AttemptEnd(None, None)] * 3) == 3  # type: ignore[arg-type]
+    assert taken(*[PendingEnd(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
 def test_queued_writes_know_their_size(app, monkeypatch):

@@ -60,7 +60,7 @@ PLACES = {
     "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_tree_attempts"},
     "graphing": {
         "claim", "record_steps", "add_nodes", "add_edges", "decrement_graphs", "decrement_nodes", "release_nodes",
-        "finish_runs", "end_tree_attempts",
+        "end_without_attempt", "end_tree_attempts",
     },
     "cutting": {"claim", "record_steps", "add_waits", "delete_waits_by_key", "return_messages", "take_messages"},
 }  # fmt: skip

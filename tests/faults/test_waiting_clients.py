@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import ResultTimeout, RunFailed, StoreUnavailable
-from holdfast.store import Claim, End
+from holdfast.store import AttemptEnd, Claim
 from tests.support.history_queries import fetch
 from tests.support.wait_until import wait_until
 
@@ -105,7 +105,7 @@ class Operator:
 
     def end(self, kind: Any, **more: Any) -> None:
         claim = self._claim()
-        self.app.store.attempts.end("test", [End(claim.id, claim.seq, claim.fence, kind, kind, **more)])
+        self.app.store.attempts.end("test", [AttemptEnd(claim.id, claim.seq, claim.fence, kind, kind, **more)])
 
 
 def test_a_client_that_asks_again_gets_the_outcome_of_a_retry(app, wait):

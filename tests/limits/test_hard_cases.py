@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Graph, Retry
 from holdfast.control import Control
 from holdfast.errors import RunFailed
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from tests.limits.test_limits import Gauge
 from tests.support.permits import in_use, parked_and_forgotten, recount
 
@@ -133,7 +133,9 @@ def test_changed_limits_apply_when_a_worker_starts(make_app):
     before.store.sessions.open("s", "w", 60_000_000, "{}")
     lanes = list(before.store.lanes.refresh())
     (claim,) = before.store.claims.claim_limited("s", lanes, 8)
-    before.store.attempts.end("s", [End(claim.id, claim.seq, claim.fence, "handed_back", "ready", limits=claim.limits)])
+    before.store.attempts.end(
+        "s", [AttemptEnd(claim.id, claim.seq, claim.fence, "handed_back", "ready", limits=claim.limits)]
+    )
     declare(after, work, concurrency=3)
     with after.worker():
         for run in runs:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
-from holdfast.store import End, NewRun
+from holdfast.store import AttemptEnd, NewRun
 from holdfast.store.commands import RUN_LOST, NewCheckpoint, RunToken, WaitCommand, WaitOutcome, WaitRegistered
 from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.limits import counter_key
@@ -216,7 +216,9 @@ class StoreMachine(RuleBasedStateMachine):
         held = self.held(pick)
         counts = self.model.crash(held, together=together, isolate=isolate)
         before = held in self.ended and self.model.alive(held.session)
-        end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", runs_in_process=together, isolate=isolate)
+        end = AttemptEnd(
+            held.id, 0, held.fence, "crashed", "ready", error="{}", runs_in_process=together, isolate=isolate
+        )
         self.compare(
             counts or before, lambda harness: end.claim in harness.store.attempts.crash(held.session, [end])[0]
         )
@@ -232,7 +234,7 @@ class StoreMachine(RuleBasedStateMachine):
         in_tree = in_tree or run.graph is not None or bool(run.waits or run.steps)
         counts = self.model.end(held, kind, still_running=still_running)
         before = held in self.ended  # an end is accepted again, as after a lost reply
-        ended = End(
+        ended = AttemptEnd(
             held.id, 0, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
             error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
             delay=DELAY if kind == "retrying" else None, still_running=int(still_running), in_tree=in_tree,
@@ -328,7 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.model.runs[held.id].waits:
             return
         counts = self.model.suspend(held)
-        end = End(held.id, 0, held.fence, "waiting", "waiting", in_tree=True)
+        end = AttemptEnd(held.id, 0, held.fence, "waiting", "waiting", in_tree=True)
         before = held in self.ended
         self.compare(counts or before, lambda harness: end.claim in harness.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()

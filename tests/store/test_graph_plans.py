@@ -135,7 +135,7 @@ def hot(graph, size):
     return {
         "decrement_nodes": json_rows([{"id": graph.nodes["a"]}]),
         "release_nodes": json_rows({"id": id, "state": "ready"} for id in ids),
-        "finish_runs": json_rows({"id": id, "state": "skipped"} for id in ids),
+        "end_without_attempt": json_rows({"id": id, "state": "skipped"} for id in ids),
         "end_tree_attempts": json_rows({"id": id, **ends} for id in ids),
         "read_node_ends": json_rows(wanted),
         "find_nodes": json_rows({"node": row["node"]} for row in wanted),

@@ -335,7 +335,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "read_node_ends": (NODES, "holdfast_runs_nodes"),
     "read_graph_outputs": (GRAPH, None),
     "release_nodes": (each(state="ready"), "runs_pkey"),
-    "finish_runs": (each(state="skipped"), "runs_pkey"),
+    "end_without_attempt": (each(state="skipped"), "runs_pkey"),
     "find_failed_nodes": (GRAPH, None),
     "find_nodes": (GRAPH, "holdfast_runs_nodes"),
     "store_plan": (ONE | {"plan": "{}"}, "runs_pkey"),

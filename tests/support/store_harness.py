@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.database import open_database
 from holdfast.database.statements import Statement, StatementSource, render
 from holdfast.model.ids import new_id
-from holdfast.store import Claim, End, NewRun, Store
+from holdfast.store import AttemptEnd, Claim, NewRun, Store
 from holdfast.store.commands import (
     Command,
     NewCheckpoint,
@@ -243,7 +243,7 @@ STATE_AFTER = {
 }
 
 
-def end_of(claim: Claim, kind: str = "done", **more: Any) -> End:
+def end_of(claim: Claim, kind: str = "done", **more: Any) -> AttemptEnd:
     """Return the end of an attempt with the fields of its kind."""
     settings: dict[str, Any] = {"state": more.get("state") or STATE_AFTER[kind]}
     if kind == "done":
@@ -252,4 +252,4 @@ def end_of(claim: Claim, kind: str = "done", **more: Any) -> End:
         settings |= {"error": '{"code":"error"}', "failed": 1}
     if settings["state"] == "scheduled":
         settings["delay"] = 10 * SECOND
-    return End(claim.id, claim.seq, claim.fence, kind, **(settings | more))  # type: ignore[arg-type]
+    return AttemptEnd(claim.id, claim.seq, claim.fence, kind, **(settings | more))  # type: ignore[arg-type]

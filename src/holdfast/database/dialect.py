@@ -77,8 +77,8 @@ class Dialect(ABC):
     """Whether `{notify_workers}` and `{notify_clients}` have an effect."""
     schema = "holdfast"
     """Schema of the tables. SQLite has none; the default is used when an app moves to PostgreSQL."""
-    writing_ctes: bool
-    """Whether one statement can change several tables (`WITH x AS (UPDATE …)`)."""
+    single_writer: bool
+    """Whether only one connection can write at a time, so that a statement which may write delays all others."""
 
     def fill(self, text: str, limit: int | None = None) -> str:
         """Expand all fragments, including those that fragments contain."""
@@ -152,7 +152,7 @@ class PostgresDialect(Dialect):
 
     name = "postgres"
     notifies = True
-    writing_ctes = True
+    single_writer = False
 
     _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000.0 as bigint))"
     _stamp = "(select {now})"
@@ -241,7 +241,7 @@ class SqliteDialect(Dialect):
 
     name = "sqlite"
     notifies = False
-    writing_ctes = False
+    single_writer = True
 
     _schema = "holdfast_"
     _in_schema = ""

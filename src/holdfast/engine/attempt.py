@@ -28,7 +28,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
-from holdfast.store import Claim, End
+from holdfast.store import AttemptEnd, Claim
 from holdfast.store.commands import LoadedHistory
 from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Transition
@@ -173,7 +173,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     # How it ends
 
-    def returned(self, value: Any) -> End:
+    def returned(self, value: Any) -> AttemptEnd:
         """Return the end of an attempt whose code returned `value`.
 
         A result that can't be encoded fails the run, because another attempt would return it again.
@@ -189,10 +189,10 @@ class Attempt(msgspec.Struct, eq=False):
             return self._end(RetryDecision("bad_state"), describe_exception(error, "bad_state"))
         return self._done(result)
 
-    def _done(self, result: str) -> End:
-        return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
+    def _done(self, result: str) -> AttemptEnd:
+        return AttemptEnd(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
-    def _transitioned(self, machine: Machine[Any], transition: Transition | str) -> End:
+    def _transitioned(self, machine: Machine[Any], transition: Transition | str) -> AttemptEnd:
         """Return the end of a machine's state: the next state starts with fresh budgets, or the machine is done."""
         if isinstance(transition, str):
             return self._done(transition)
@@ -203,7 +203,7 @@ class Attempt(msgspec.Struct, eq=False):
         end = self._end_without_error("moved", "ready" if delay is None else "scheduled")
         return replace(end, args=transition.args, delay=delay, note=encode(note), keep_records=machine.history)
 
-    def failed(self, exception: BaseException, code: str | None = None) -> End:
+    def failed(self, exception: BaseException, code: str | None = None) -> AttemptEnd:
         """Return the end after an exception of the user's code. `code` overrides the code of the exception."""
         try:
             decision = decide_after_failure(self.retry, self.claim.failures, exception, random.random)
@@ -212,12 +212,12 @@ class Attempt(msgspec.Struct, eq=False):
             message = f"the exception can't be described: inspecting it raised {type(error).__name__}"
             return self._end(RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message))
 
-    def invalid_arguments(self, exception: TaskError | PayloadError) -> End:
+    def invalid_arguments(self, exception: TaskError | PayloadError) -> AttemptEnd:
         """Return the end of an attempt whose stored arguments don't fit this worker's code. Retrying can't help."""
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
         return self._end(RetryDecision(code), describe_exception(exception, code))
 
-    def crashed(self, error: ErrorInfo, suspects: int = 1, *, isolate: bool | None = None) -> End:
+    def crashed(self, error: ErrorInfo, suspects: int = 1, *, isolate: bool | None = None) -> AttemptEnd:
         """Return the end of an attempt whose process died, or whose code had to be abandoned.
 
         `suspects`: how many runs could have caused that; only a sole suspect is charged.
@@ -225,29 +225,29 @@ class Attempt(msgspec.Struct, eq=False):
         end = self._end_without_error("crashed", "ready")
         return replace(end, error=error_to_json(error), runs_in_process=suspects, isolate=isolate)
 
-    def timed_out(self, *, still_running: bool = False) -> End:
+    def timed_out(self, *, still_running: bool = False) -> AttemptEnd:
         seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
         error = ErrorInfo("timeout", "TimeoutError", f"the attempt took longer than its timeout of {seconds:g} s")
         decision = decide_after_timeout(self.retry, self.claim.failures, random.random)
         return self._end(decision, error, "timed_out", still_running)
 
-    def deadline_exceeded(self, *, still_running: bool = False) -> End:
+    def deadline_exceeded(self, *, still_running: bool = False) -> AttemptEnd:
         return self._end(RetryDecision("deadline"), deadline_error(), still_running=still_running)
 
-    def released(self, *, still_running: bool = False) -> End:
+    def released(self, *, still_running: bool = False) -> AttemptEnd:
         """Return the end of an attempt whose run the worker releases, uncharged."""
         return self._end_without_error("handed_back", "ready", still_running)
 
-    def suspended(self, *, still_running: bool = False) -> End:
+    def suspended(self, *, still_running: bool = False) -> AttemptEnd:
         """Return the end of a durable function that waits: it frees its slot and keeps its attempt number."""
         note = encode({"waits_for": self.waits_for})
         return replace(self._end_without_error("waiting", "waiting", still_running), note=note)
 
-    def restarted(self, *, still_running: bool = False) -> End:
+    def restarted(self, *, still_running: bool = False) -> AttemptEnd:
         """Return the end of an attempt that restarts its run with other arguments."""
         return replace(self._end_without_error("restarted", "ready", still_running), args=self.restart_args)
 
-    def end_when_stopped(self, reason: StopReason, *, still_running: bool = False) -> End | None:
+    def end_when_stopped(self, reason: StopReason, *, still_running: bool = False) -> AttemptEnd | None:
         """Return the end of an attempt that was asked to stop; None if its run was lost."""
         if reason == "lost":
             return None
@@ -257,23 +257,23 @@ class Attempt(msgspec.Struct, eq=False):
         }  # fmt: skip
         return ends[reason](still_running=still_running)
 
-    def undone(self) -> End:
+    def undone(self) -> AttemptEnd:
         """Return the end after all compensations have run: the run becomes failed or cancelled, as decided before."""
         return self._end_without_error("undone", "cancelled" if self.claim.ending == "cancelled" else "failed")
 
-    def undo_failed(self, key: str, error: ErrorInfo) -> End:
+    def undo_failed(self, key: str, error: ErrorInfo) -> AttemptEnd:
         """Return the end after a compensation failed permanently: an operator has to decide."""
         message = f"undo of {key_label(key)} failed ({error.code}): {error}"
         return self._end(RetryDecision("undo"), ErrorInfo("undo", error.type, message, error.traceback))
 
-    def undo_interrupted(self, exception: BaseException) -> End:
+    def undo_interrupted(self, exception: BaseException) -> AttemptEnd:
         """Return the end after compensations stopped for another reason than their own failure, like a rejected write.
 
         The task's retry policy applies. The run keeps the error that caused the undo.
         """
         return self.failed(exception, "undo")
 
-    def finalize(self, end: End, payloads: Payloads) -> End:
+    def finalize(self, end: AttemptEnd, payloads: Payloads) -> AttemptEnd:
         """Complete an end for the store: pack its payloads, mark it if it affects other runs, start an undo."""
         try:
             self._pack(end, payloads)
@@ -291,15 +291,15 @@ class Attempt(msgspec.Struct, eq=False):
             return replace(end, kind="undoing", state="ready", forget=())  # the undo replays the failure, too
         return end
 
-    def _pack(self, end: End, payloads: Payloads) -> None:
+    def _pack(self, end: AttemptEnd, payloads: Payloads) -> None:
         if end.result is not None:
             end.result = payloads.pack(end.result, "the result of task", self.task.name)
         if end.args is not None:
             end.args = payloads.pack(end.args, "the arguments of task", self.task.name)
 
-    def _end_without_error(self, kind: EndKind, state: EndState, still_running: bool = False) -> End:
+    def _end_without_error(self, kind: EndKind, state: EndState, still_running: bool = False) -> AttemptEnd:
         claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, kind, state, still_running=int(still_running))
+        return AttemptEnd(claim.id, claim.seq, claim.fence, kind, state, still_running=int(still_running))
 
     def _end(
         self,
@@ -307,11 +307,11 @@ class Attempt(msgspec.Struct, eq=False):
         error: ErrorInfo,
         retry_kind: Literal["retrying", "timed_out"] = "retrying",
         still_running: bool = False,
-    ) -> End:
+    ) -> AttemptEnd:
         claim = self.claim
         kind: EndKind = "failed" if decision.retry_in is None else retry_kind
         state: EndState = "failed" if decision.retry_in is None else "scheduled"
-        return End(
+        return AttemptEnd(
             claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error), delay=decision.retry_in,
             failed=1, still_running=int(still_running),
         )  # fmt: skip

@@ -33,7 +33,7 @@ from holdfast.telemetry.log_format import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.engine.runner import LoopMonitor, Runner
-    from holdfast.store import End
+    from holdfast.store import AttemptEnd
 
 T = TypeVar("T")
 REPORT_STALL_S = 1.0
@@ -228,11 +228,11 @@ def _executes(frame: FrameType | None, attempt: Attempt) -> bool:
     return False
 
 
-def _release(attempt: Attempt) -> End:
+def _release(attempt: Attempt) -> AttemptEnd:
     return attempt.released()
 
 
-def _end_of(attempt: Attempt, blocker: Attempt | None, suspects: int, seconds: float) -> End:
+def _end_of(attempt: Attempt, blocker: Attempt | None, suspects: int, seconds: float) -> AttemptEnd:
     """Return how an attempt on a blocked loop ends.
 
     If the blocker isn't known, all attempts are suspects and none is charged, because code of the application outside

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.engine.durable.plans import StepResult
 from holdfast.errors import StoreError
-from holdfast.store import Claim, End
+from holdfast.store import AttemptEnd, Claim
 from holdfast.telemetry.backends import Telemetry
 from holdfast.telemetry.metrics import GAUGES
 
@@ -109,7 +109,7 @@ class AttemptTelemetry:
         tracing = self._worker.telemetry.tracing
         return None if tracing is None else tracing.current_context()
 
-    def end(self, end: End | None) -> None:
+    def end(self, end: AttemptEnd | None) -> None:
         """Record the attempt's first end; without an end its run was lost."""
         if self._ended:
             return
@@ -178,7 +178,7 @@ def stored_context(claim: Claim) -> dict[str, str] | None:
     return context if isinstance(context, dict) else None
 
 
-def _error_type(end: End | None) -> str:
+def _error_type(end: AttemptEnd | None) -> str:
     """Return the type of an error, but not its message, which may contain secrets."""
     if end is None or end.error is None:
         return "stopped"

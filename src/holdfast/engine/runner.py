@@ -24,10 +24,10 @@ from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
-from holdfast.engine.write_queue import AttemptEnd, WriteQueue
+from holdfast.engine.write_queue import PendingEnd, WriteQueue
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
 from holdfast.task.scope import Scope, current_scope
@@ -224,7 +224,7 @@ class Runner:
         attempt.enter_context()
         call = self._arguments(attempt)
         executor: AsyncExecutor | None = None
-        if isinstance(call, End):
+        if isinstance(call, AttemptEnd):
             end = call
         elif attempt.durable:
             executor = AsyncExecutor(attempt, self._plans(attempt), self.services, self.loop)
@@ -250,7 +250,7 @@ class Runner:
     def _run_in_thread(self, attempt: Attempt) -> None:
         attempt.enter_context()
         call = self._arguments(attempt)
-        if isinstance(call, End):
+        if isinstance(call, AttemptEnd):
             end = call
         elif attempt.durable:
             executor = SyncExecutor(attempt, self._plans(attempt), self.services)
@@ -293,7 +293,7 @@ class Runner:
         return attempt.plans
 
     @staticmethod
-    def _arguments(attempt: Attempt) -> Arguments | End:
+    def _arguments(attempt: Attempt) -> Arguments | AttemptEnd:
         """Decode the arguments, or return the end of an attempt that can't start."""
         end = _end_before_start(attempt)
         if end is not None:
@@ -308,7 +308,7 @@ class Runner:
 
     # Ending
 
-    def _finish(self, attempt: Attempt, end: End) -> None:
+    def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Report the end of an attempt whose code has stopped, and free its slot.
 
         `end` is what the code returned or raised. If the attempt was asked to stop before, the reason for that decides
@@ -317,7 +317,7 @@ class Runner:
         with attempt.lock:
             attempt.stopped = True
             holds_slot = not attempt.abandoned
-            report: End | None = None
+            report: AttemptEnd | None = None
             if not attempt.reported:
                 reason = attempt.stop_reason
                 if reason is None or (reason == "release" and end.kind == "done"):
@@ -332,31 +332,31 @@ class Runner:
         attempt.plans = None  # breaks a reference cycle, which only the garbage collector could free
         self._free_slot(attempt, holds_slot, has_stopped=True)
 
-    def _report_while_threads_run(self, attempt: Attempt, end: End) -> None:
+    def _report_while_threads_run(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Report the end of a durable function while threads of timed-out steps are still running.
 
         The run may start again when these threads have ended or were abandoned.
         """
         with attempt.lock:
-            report: End | None = replace(end, still_running=1)
+            report: AttemptEnd | None = replace(end, still_running=1)
             if attempt.stop_reason is not None:
                 report = attempt.end_when_stopped(attempt.stop_reason, still_running=True)
             attempt.reported = report is not None
         if report is not None:
             self._submit_end(attempt, report)
 
-    def _submit_end(self, attempt: Attempt, end: End) -> None:
+    def _submit_end(self, attempt: Attempt, end: AttemptEnd) -> None:
         end = attempt.finalize(end, self.services.store.payloads)
         if attempt.telemetry is not None:
             attempt.telemetry.end(end)
         size = len(end.result or "") + len(end.error or "") + len(end.args or "")
-        self._queue.submit(AttemptEnd(attempt, end, size))
+        self._queue.submit(PendingEnd(attempt, end, size))
 
     def _submit_release(self, attempt: Attempt) -> None:
         """Release an attempt whose run has ended or was lost before its code stopped."""
         if attempt.telemetry is not None:
             attempt.telemetry.end(None)
-        self._queue.submit(AttemptEnd(attempt, None))
+        self._queue.submit(PendingEnd(attempt, None))
 
     def _free_slot(self, attempt: Attempt, holds_slot: bool, *, has_stopped: bool) -> None:
         with self._lock:
@@ -431,7 +431,9 @@ class Runner:
         """Return the attempts that wait for the event loop to start them."""
         return [each for each in attempts if each.run_in == "loop" and not each.started and not each.reported]
 
-    def end_on_blocked_loop(self, attempts: Iterable[Attempt], end_of: Callable[[Attempt], End]) -> list[Attempt]:
+    def end_on_blocked_loop(
+        self, attempts: Iterable[Attempt], end_of: Callable[[Attempt], AttemptEnd]
+    ) -> list[Attempt]:
         """End attempts that the blocked event loop can't end, from another thread; return those that had not ended.
 
         Their code is cancelled when the loop runs again; until then it can't do anything.
@@ -450,7 +452,7 @@ class Runner:
         return ended
 
 
-def _end_before_start(attempt: Attempt) -> End | None:
+def _end_before_start(attempt: Attempt) -> AttemptEnd | None:
     """Return the end of an attempt that must not start, or None."""
     if attempt.stop_reason is not None:
         return attempt.released()

@@ -30,7 +30,7 @@ from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
 from holdfast.engine.runner import CLEANUP_GRACE_S
 from holdfast.engine.startup import StartAborted, Startup, await_or_abort, tuned_interpreter, wait_or_abort
 from holdfast.engine.threads import run_in_own_thread, run_uninterrupted, start_in_own_thread
-from holdfast.engine.write_queue import AttemptEnd
+from holdfast.engine.write_queue import PendingEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
@@ -353,7 +353,7 @@ class Worker:
         self._flush()
         for attempt in unfinished:  # the process exits now, and the code with it
             components.runner.end_unresponsive(attempt, still_running=False)
-            components.queue.submit(AttemptEnd(attempt, None))
+            components.queue.submit(PendingEnd(attempt, None))
         self._end_session()
         return False
 
@@ -368,7 +368,7 @@ class Worker:
     def _release_at_exit(self) -> None:
         """Release the runs whose code outlived the worker: the process exits now, and the code with it."""
         for attempt in self._components.state.unfinished():
-            self._components.queue.submit(AttemptEnd(attempt, None))
+            self._components.queue.submit(PendingEnd(attempt, None))
         self._closing_thread.join(EXIT_TIMEOUT_S)
 
     def _flush(self) -> None:

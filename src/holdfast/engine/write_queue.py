@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.store.commands import Command, NewCheckpoint, NewStepCheckpoint, Reply, payload_size
 
 MAX_BATCH_WRITES = 500
@@ -65,11 +65,11 @@ class PendingWrite(msgspec.Struct):
         return command
 
 
-class AttemptEnd(msgspec.Struct):
+class PendingEnd(msgspec.Struct):
     """The end of an attempt. Without `end`, the run has ended or was lost before, and the worker releases it."""
 
     attempt: Attempt
-    end: End | None
+    end: AttemptEnd | None
     size: int = 0
     """The approximate size of the end's payload, in bytes."""
     count: ClassVar[int] = 1
@@ -89,7 +89,7 @@ class CheckpointBatch(msgspec.Struct):
     count: int
 
 
-QueuedWrite: TypeAlias = AttemptEnd | PendingWrite | CheckpointBatch
+QueuedWrite: TypeAlias = PendingEnd | PendingWrite | CheckpointBatch
 
 _encode = msgspec.json.Encoder().encode
 _value_of = attrgetter("command.value")
@@ -109,7 +109,7 @@ class WriteQueue:
         self.wake_committer: Callable[[], None] = lambda: None
         self._ready: deque[QueuedWrite] = deque()  # appended to by all threads, consumed by the committer
         self._steps: list[PendingWrite] = []  # checkpoints of steps from this iteration of the loop
-        self._ends_after_steps: list[AttemptEnd] = []  # of durable functions that may have a checkpoint in `_steps`
+        self._ends_after_steps: list[PendingEnd] = []  # of durable functions that may have a checkpoint in `_steps`
         self._flush_scheduled = False
         self._in_flight = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -123,9 +123,9 @@ class WriteQueue:
     def _note_loop_thread(self) -> None:
         self._loop_thread = get_ident()
 
-    def submit(self, write: AttemptEnd | PendingWrite) -> None:
+    def submit(self, write: PendingEnd | PendingWrite) -> None:
         """Have a write committed soon. From any thread; a write with `on_loop` from the event loop's thread."""
-        if isinstance(write, AttemptEnd):
+        if isinstance(write, PendingEnd):
             if get_ident() != self._loop_thread:
                 self._ready.append(write)
                 self.wake_committer()
@@ -245,6 +245,6 @@ def sessions_of(batch: Iterable[QueuedWrite]) -> set[str]:
     return {write.session if isinstance(write, CheckpointBatch) else write.attempt.session for write in batch}
 
 
-def single_writes(batch: Iterable[QueuedWrite]) -> list[PendingWrite | AttemptEnd]:
+def single_writes(batch: Iterable[QueuedWrite]) -> list[PendingWrite | PendingEnd]:
     """Return the writes of a batch one by one, including those inside checkpoint batches."""
     return [each for write in batch for each in (write.writes if isinstance(write, CheckpointBatch) else (write,))]

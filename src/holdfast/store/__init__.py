@@ -3,7 +3,7 @@
 All methods block. Statements are set-based, and writes of workers are fenced. `store.py` is the table of contents.
 """
 
-from holdfast.store.rows import Claim, End, NewRun, OwnedRun
+from holdfast.store.rows import AttemptEnd, Claim, NewRun, OwnedRun
 from holdfast.store.store import Store
 
-__all__ = ["Claim", "End", "NewRun", "OwnedRun", "Store"]
+__all__ = ["AttemptEnd", "Claim", "NewRun", "OwnedRun", "Store"]

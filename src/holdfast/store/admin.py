@@ -218,7 +218,7 @@ class DatabaseHealth(StoreModule):
 
     @property
     def on_postgres(self) -> bool:
-        return self._context.database.dialect.name == "postgres"
+        return self._context.on_postgres
 
     def server(self) -> ServerFacts:
         """Return the facts of the PostgreSQL server."""

@@ -15,7 +15,7 @@ from holdfast.model.run import FINAL_STATES
 from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.propagation import propagate_ends
-from holdfast.store.rows import ClaimKey, End, RecordedEnds
+from holdfast.store.rows import AttemptEnd, ClaimKey, EndedClaims
 from holdfast.store.run_tree import LockedRun, lock_with_parents
 from holdfast.store.sessions import CrashedRun, record_crashes
 
@@ -23,7 +23,7 @@ from holdfast.store.sessions import CrashedRun, record_crashes
 class AttemptStore(StoreModule):
     """Ends of attempts, as their session reports them."""
 
-    def end(self, session: str, ends: Sequence[End]) -> RecordedEnds:
+    def end(self, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
         """End attempts; return the claims whose end is recorded.
 
         A missing claim has lost its run, and nothing was written for it. If several claims of one run report an end, at
@@ -31,7 +31,7 @@ class AttemptStore(StoreModule):
         """
         alone = [end for end in ends if not end.in_tree]
         in_tree = [end for end in ends if end.in_tree]
-        recorded = RecordedEnds(self._end_alone(session, alone) if alone else ())
+        recorded = EndedClaims(self._end_alone(session, alone) if alone else ())
         if in_tree:
             ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree))
             recorded.update(ended)
@@ -40,7 +40,7 @@ class AttemptStore(StoreModule):
             recorded.update(self._find_recorded(session, rejected) if rejected else ())
         return recorded
 
-    def _end_alone(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+    def _end_alone(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
         recorded = self._write_ends(session, ends)
         if len(recorded) == len(ends):
             return recorded
@@ -48,26 +48,26 @@ class AttemptStore(StoreModule):
         if rejected:
             recorded |= self._find_recorded(session, rejected)
             rejected = [end for end in rejected if end.claim not in recorded]
-        if rejected and self._context.database.dialect.writing_ctes:
+        if rejected and self._context.on_postgres:
             # The statement skips rows that changed while it started, so try those once more.
             recorded |= self._write_ends(session, rejected)
         return recorded
 
-    def _write_ends(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
-        dialect = self._context.database.dialect
-        if dialect.writing_ctes and all(end.limits is None for end in ends):
+    def _write_ends(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
+        on_postgres = self._context.on_postgres
+        if on_postgres and all(end.limits is None for end in ends):
             return _claims(self._execute("commit", "end_attempts", session=session, rows=json_rows(ends)))
-        end_some = _end_on_postgres if dialect.writing_ctes else _end_all_on_sqlite
+        end_some = _end_on_postgres if on_postgres else _end_all_on_sqlite
         try:
             return self._transaction("commit", lambda tx: end_some(tx, session, ends))
         except _SomeLost:
             return self._transaction("commit", lambda tx: _end_running_on_sqlite(tx, session, ends))
 
-    def _find_recorded(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+    def _find_recorded(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
         rows = json_rows({"id": end.id, "fence": end.fence} for end in ends)
         return _claims(self._execute("commit", "find_recorded_ends", session=session, rows=rows))
 
-    def crash(self, session: str, ends: Sequence[End]) -> tuple[set[ClaimKey], list[str]]:
+    def crash(self, session: str, ends: Sequence[AttemptEnd]) -> tuple[set[ClaimKey], list[str]]:
         """Record that the code of these attempts died or was abandoned, as their session reports.
 
         Their runs are retried, or fail if they were charged too often. Return the recorded claims, and the ids of runs
@@ -134,13 +134,13 @@ class _SomeLost(Exception):
     """Some attempts have lost their run: the transaction is rolled back."""
 
 
-def _end_on_postgres(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_on_postgres(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
     ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends)))
     return_permits(tx, [end.limits for end in ends if end.claim in ended and not end.still_running])
     return ended
 
 
-def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
     """End attempts if all of them are still the session's, as they nearly always are: that takes fewest statements."""
     rows = json_rows(ends)
     ((ended,),) = tx.execute("end_attempts", session=session, rows=rows)
@@ -152,19 +152,19 @@ def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKe
     return {(end.id, end.fence) for end in ends}
 
 
-def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
     running = _claims(tx.execute("find_running_attempts", session=session, rows=json_rows(ends)))
     valid = {end.claim: end for end in ends if end.claim in running}
     return _end_all_on_sqlite(tx, session, list(valid.values())) if valid else set()
 
 
-def _end_in_tree(tx: Tx, session: str, ends: Sequence[End]) -> RecordedEnds:
+def _end_in_tree(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
     if not tx.execute("lock_session", session=session):
-        return RecordedEnds()
+        return EndedClaims()
     runs = lock_with_parents(tx, [end.id for end in ends])
     valid = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
     if not valid:
-        return RecordedEnds()
+        return EndedClaims()
     rows = tx.execute("end_tree_attempts", rows=json_rows(valid.values()))
     history = [_history_of(valid[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     tx.execute("add_history", rows=json_rows(entry for entries in history for entry in entries))
@@ -178,12 +178,12 @@ def _end_in_tree(tx: Tx, session: str, ends: Sequence[End]) -> RecordedEnds:
         tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended]
     )
     return_permits(tx, [runs[end.id].limits for end in valid.values() if not end.still_running])
-    recorded = RecordedEnds(end.claim for end in valid.values())
+    recorded = EndedClaims(end.claim for end in valid.values())
     recorded.failed_graphs = failed_graphs
     return recorded
 
 
-def _history_of(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
+def _history_of(end: AttemptEnd, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
     """Build the history entries of an end: the drift, if any, and how it ended."""
     _, last, claimed_at, error, *_ = row
     entries = []
@@ -197,7 +197,7 @@ def _history_of(end: End, session: str, row: Sequence[Any], attempt: int) -> lis
     return entries
 
 
-def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, End]) -> None:
+def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, AttemptEnd]) -> None:
     """Supersede outcomes that led to a failure, and delete checkpoints and waits that no later attempt reads."""
     failures = [
         {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget

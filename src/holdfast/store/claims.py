@@ -166,7 +166,7 @@ class ClaimStore(StoreModule):
         """
         if wanted < 1 or not lanes:
             return []
-        if self._context.database.dialect.writing_ctes:
+        if self._context.on_postgres:
             return self._claim_on_postgres(session, lanes, claim_size(wanted))
         return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
 
@@ -216,7 +216,7 @@ class ClaimStore(StoreModule):
         if wanted < 1 or not lanes:
             return []
         rows = _lane_rows(lanes)
-        if not self._context.database.dialect.writing_ctes and not self._execute("read", "has_ready", lanes=rows):
+        if self._context.database.dialect.single_writer and not self._execute("read", "has_ready", lanes=rows):
             return []
         size = claim_size(wanted)
 
@@ -244,7 +244,7 @@ class ClaimStore(StoreModule):
             return []
         rows = id_rows(admitted)
         claimed = tx.execute("claim_admitted", session=session, rows=rows, at=at)
-        return claimed if self._context.database.dialect.writing_ctes else tx.execute("read_admitted", rows=rows)
+        return claimed if self._context.on_postgres else tx.execute("read_admitted", rows=rows)
 
     def _to_claims(self, rows: Sequence[Row]) -> list[Claim]:
         claims = [Claim(*row) for row in rows]
@@ -261,7 +261,7 @@ class ClaimStore(StoreModule):
 
     def has_isolated(self, lanes: Collection[int]) -> bool:
         """Return whether isolated runs of these lanes wait for a process of their own."""
-        purpose = "claim" if self._context.database.dialect.writing_ctes else "pick"
+        purpose = "pick" if self._context.database.dialect.single_writer else "claim"
         return bool(lanes) and bool(self._execute(purpose, "has_isolated", lanes=_lane_rows(lanes)))
 
     def has_active(self, lanes: Collection[int]) -> bool:

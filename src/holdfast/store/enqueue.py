@@ -141,9 +141,7 @@ class EnqueueStore(StoreModule):
         if any(run.key is not None or run.unique is not None or run.fair is not None for run in runs):
             return self._transaction("client", lambda tx: run_steps(enqueue_steps(runs, lanes), tx.execute))
         try:
-            self._insert_plain(
-                "add_new_runs" if self._context.database.dialect.writing_ctes else "add_runs", runs, lanes
-            )
+            self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
         except Duplicate:  # they were inserted before the response got lost
             self._insert_plain("add_runs", runs, lanes)
         return [run.id for run in runs]

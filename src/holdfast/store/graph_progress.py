@@ -60,8 +60,11 @@ class ReleaseResult(NamedTuple):
     starting: list[GraphStart]
 
 
-class RunFinish(NamedTuple):
-    """How a run ends that no worker is running. `result` is the stored, packed payload."""
+class EndWithoutAttempt(NamedTuple):
+    """How a run ends that no worker runs: a graph, a gate, or a node that is skipped or fails before it starts.
+
+    `result` is the stored, packed payload.
+    """
 
     id: str
     graph: str | None
@@ -158,24 +161,24 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
     """Release, skip or fail nodes; return those that are final now and the nested graphs that start."""
     if not nodes:
         return [], []
-    ends = _read_ends(tx, nodes)
+    outcomes = _read_ends(tx, nodes)
     released: list[dict[str, Any]] = []
     starting: list[GraphStart] = []
-    finishes: list[RunFinish] = []
+    ends: list[EndWithoutAttempt] = []
     for node in nodes:
-        decided = _decision(node, ends.get(node.graph, {}), tx.payloads)
-        if isinstance(decided, RunFinish):
-            finishes.append(decided)
+        decided = _decision(node, outcomes.get(node.graph, {}), tx.payloads)
+        if isinstance(decided, EndWithoutAttempt):
+            ends.append(decided)
             continue
         if node.kind == "graph":
             starting.append(GraphStart(node.id, node.plan["graph"]))
         if node.kind == "gate" and "early" in node.plan:
-            finishes.append(_concluded_early(node))
+            ends.append(_concluded_early(node))
             continue
         released.append(_release_row(node, decided))
     for batch in in_batches(released, lambda row: len(row.get("args", ""))):
         tx.execute("release_nodes", rows=json_rows(batch))
-    return finish_runs(tx, finishes), starting
+    return end_without_attempt(tx, ends), starting
 
 
 def _release_row(node: DecidableNode, args: str | None) -> dict[str, Any]:
@@ -188,14 +191,18 @@ def _release_row(node: DecidableNode, args: str | None) -> dict[str, Any]:
     return row
 
 
-def _decision(node: DecidableNode, ends: Mapping[str, NodeOutcome], payloads: Payloads) -> RunFinish | str | None:
+def _decision(
+    node: DecidableNode, ends: Mapping[str, NodeOutcome], payloads: Payloads
+) -> EndWithoutAttempt | str | None:
     """Return how a node ends without running, or its filled-in arguments, or None if it runs with those it has."""
     if node.cause is not None and "rule" not in node.plan:
-        return RunFinish(node.id, node.graph, node.node, "skipped", error=node.cause)
+        return EndWithoutAttempt(node.id, node.graph, node.node, "skipped", error=node.cause)
     decided = decide_node(node.plan, ends)
     if isinstance(decided, SkipNode):
         state = ends[decided.node].state if decided.node is not None else "failed"
-        return RunFinish(node.id, node.graph, node.node, "skipped", error=_encode_skip(decided, state, node.node))
+        return EndWithoutAttempt(
+            node.id, node.graph, node.node, "skipped", error=_encode_skip(decided, state, node.node)
+        )
     if isinstance(decided, FailNode):
         return _failed(node, "bad_output", decided.message)
     if not isinstance(decided, RunNode) or decided.args is None:
@@ -206,17 +213,17 @@ def _decision(node: DecidableNode, ends: Mapping[str, NodeOutcome], payloads: Pa
         return _failed(node, payload_error_code(error), str(error))
 
 
-def _failed(node: DecidableNode, code: str, message: str) -> RunFinish:
+def _failed(node: DecidableNode, code: str, message: str) -> EndWithoutAttempt:
     error = error_to_json(ErrorInfo(code, "GraphError", f"node {node.node}: {message}"))
-    return RunFinish(node.id, node.graph, node.node, "failed", error=error)
+    return EndWithoutAttempt(node.id, node.graph, node.node, "failed", error=error)
 
 
-def _concluded_early(node: DecidableNode) -> RunFinish:
+def _concluded_early(node: DecidableNode) -> EndWithoutAttempt:
     """Finish a gate that was completed or failed before it opened."""
     early = node.plan.pop("early")
     plan = msgspec.json.encode(node.plan).decode()
     entry = decision_entry(early["state"], early["by"]) if "by" in early else None  # earlier releases didn't store it
-    return RunFinish(
+    return EndWithoutAttempt(
         node.id, node.graph, node.node, early["state"], early.get("result"), early.get("error"), plan, entry
     )
 
@@ -268,9 +275,9 @@ def child_result(tx: Tx, row: Row) -> Row:
     return (id, map_index, state, result, error)
 
 
-def finish_runs(tx: Tx, finishes: Iterable[RunFinish]) -> list[EndedRun]:
+def end_without_attempt(tx: Tx, ends: Iterable[EndWithoutAttempt]) -> list[EndedRun]:
     """End runs that no worker is running, with their history. They, or their graph, are locked."""
-    by_id = {each.id: each for each in finishes}
+    by_id = {each.id: each for each in ends}
     ended = []
     for batch in in_batches(by_id.values(), lambda each: len(each.result or "")):
         rows = [
@@ -278,7 +285,7 @@ def finish_runs(tx: Tx, finishes: Iterable[RunFinish]) -> list[EndedRun]:
             for each in batch
         ]
         history = []
-        for id, n, *_ in tx.execute("finish_runs", rows=json_rows(rows)):
+        for id, n, *_ in tx.execute("end_without_attempt", rows=json_rows(rows)):
             each = by_id[str(id)]
             entry = dict(each.entry or {})
             kind = entry.pop("kind", each.state)
@@ -306,7 +313,7 @@ def _end_graph(tx: Tx, graph: str) -> EndedRun:
         others = f" (and {count - 1:,} more)" if count > 1 else ""
         error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
     ((parent, spawn_key, map_index, node),) = tx.execute("read_graph_parent", id=graph)
-    finish_runs(tx, [RunFinish(graph, None, None, "failed" if count else "done", error=error)])
+    end_without_attempt(tx, [EndWithoutAttempt(graph, None, None, "failed" if count else "done", error=error)])
     parent = None if parent is None else str(parent)
     return EndedRun(graph, "failed" if count else "done", parent, spawn_key, map_index, node)
 

@@ -32,10 +32,10 @@ from holdfast.store.enqueue import (
     turn_steps,
 )
 from holdfast.store.graph_progress import (
-    RunFinish,
+    EndWithoutAttempt,
     decide_ready_nodes,
     decision_entry,
-    finish_runs,
+    end_without_attempt,
     graph_output,
     insert_nodes,
     insert_steps,
@@ -272,7 +272,7 @@ def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
     """Finish locked gates that are past their deadline, as their `on_timeout` says."""
     if not gates:
         return []
-    finishes = []
+    ends = []
     for id, graph, node, lifetime, plan in tx.execute("find_overdue_gates", rows=id_rows(gates)):
         outcome = msgspec.json.decode(plan)["on_timeout"]
         message = f"gate {node} was not completed within {lifetime / 1_000_000:g} s"
@@ -281,8 +281,8 @@ def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
         error = None if outcome == "complete" else error_to_json(ErrorInfo(code, "GateTimeout", message))
         result = "null" if outcome == "complete" else None
         entry = {"kind": "timed_out"}
-        finishes.append(RunFinish(str(id), str(graph), node, state, result, error, entry=entry))
-    return finish_runs(tx, finishes)
+        ends.append(EndWithoutAttempt(str(id), str(graph), node, state, result, error, entry=entry))
+    return end_without_attempt(tx, ends)
 
 
 def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: bool) -> tuple[bool, list[EndedRun]]:
@@ -304,8 +304,8 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
         return True, []
     if state == "waiting":
         entry = decision_entry(outcome.state, outcome.by)
-        finish = RunFinish(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)
-        return True, finish_runs(tx, [finish])
+        end = EndWithoutAttempt(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)
+        return True, end_without_attempt(tx, [end])
     if early is not None and state == "blocked":
         state, result, error = early["state"], early["result"], early["error"]
     _refuse_other_outcome(gate, outcome, state, None if result is None else tx.payloads.unpack(result), error)

@@ -77,7 +77,7 @@ class Journal(StoreModule):
     def _record(self, session: str, records: Sequence[NewCheckpoint]) -> list[Reply]:
         written = self._execute("commit", "record_checkpoints", session=session, rows=json_rows(records))
         replies: list[Reply]
-        if self._context.database.dialect.writing_ctes:
+        if self._context.on_postgres:
             values = {(str(run), n): value for run, n, value in written}
             replies = [
                 Written(values[record.run, record.n]) if (record.run, record.n) in values else RUN_LOST

@@ -71,6 +71,8 @@ class StoreContext:
 
     def __init__(self, database: Database, clock: Clock, payloads: Payloads, *, migrate: bool) -> None:
         self.database = database
+        self.on_postgres = database.dialect.name == "postgres"
+        """Whether statements marked `only: postgres` apply; otherwise those marked `only: sqlite` do."""
         self.payloads = payloads
         self.statements = Statements("holdfast.store.sql", database.dialect)
         self.clock = clock

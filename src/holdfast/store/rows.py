@@ -109,8 +109,14 @@ EndKind: TypeAlias = Literal[
 EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
 
-class End(msgspec.Struct, omit_defaults=True):
+class AttemptEnd(msgspec.Struct, omit_defaults=True):
     """How an attempt ended and which state its run enters. Statements take it as it is.
+
+    The worker creates it and queues it as a `PendingEnd`. `AttemptStore.end` writes it and returns the `EndedClaims`.
+    A run that ends without an attempt, like a skipped node, has an `EndWithoutAttempt` instead. In a tree of runs,
+    either leads to an `EndedRun`, which propagates to the parent and to dependent nodes; a durable function that joins
+    the run reads a `ChildOutcome`.
+
 
     - `crashed`: the process died, or the code had to be abandoned; the store decides whether the run is retried.
       `runs_in_process`: how many runs could have caused it; only a run alone is charged. `isolate`: whether it must not
@@ -151,8 +157,8 @@ class End(msgspec.Struct, omit_defaults=True):
         return self.id, self.fence
 
 
-class RecordedEnds(set[ClaimKey]):
-    """The claims whose ends were recorded. `failed_graphs`: graphs that failed as a consequence."""
+class EndedClaims(set[ClaimKey]):
+    """The claims whose `AttemptEnd` is recorded. `failed_graphs`: graphs that failed as a consequence."""
 
     failed_graphs: Sequence[str] = ()
 

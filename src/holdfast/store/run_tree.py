@@ -44,7 +44,10 @@ class LockedRun(NamedTuple):
 
 
 class EndedRun(NamedTuple):
-    """A run that has just ended, or started to undo. `cause`: why it was skipped."""
+    """A run that has just ended, or started to undo, with its position in the tree, to propagate the end.
+
+    `cause`: why it was skipped.
+    """
 
     id: str
     state: str

@@ -98,7 +98,7 @@ class StepTransactions(StoreModule):
             was_replaced = self._users.pop(purpose, None) is None
         if not was_replaced:
             self._free.put(purpose)
-        elif self._context.database.dialect.writing_ctes:  # on SQLite all of them share the one writer
+        elif not self._context.database.dialect.single_writer:  # otherwise all of them share one connection
             self._context.connection(purpose).close()
 
     def _read_recorded(self, record: NewCheckpoint) -> str | None:
@@ -119,7 +119,7 @@ class StepTransactions(StoreModule):
 
     def _record(self, purpose: str, session: str, record: NewCheckpoint) -> None:
         """Record the checkpoint as the last statement of the transaction, unless the run is lost."""
-        if self._context.database.dialect.writing_ctes:
+        if self._context.on_postgres:
             rows = json_rows([record])
             written = bool(self._execute(purpose, "record_checkpoints", session=session, rows=rows))
         else:

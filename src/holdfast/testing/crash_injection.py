@@ -26,13 +26,13 @@ from holdfast.errors import KeyConflict
 from holdfast.model.payloads import Payloads
 from holdfast.model.step_keys import key_label
 from holdfast.model.virtual_clock import ClockFollower, VirtualClock
-from holdfast.store import End, Store
+from holdfast.store import AttemptEnd, Store
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.commands import RUN_LOST, Command, EnqueueCommand, NewCheckpoint, Reply
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.journal import Journal
 from holdfast.store.module import StoreContext
-from holdfast.store.rows import RecordedEnds
+from holdfast.store.rows import EndedClaims
 from holdfast.store.step_transactions import StepTransactions
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def _write_of(command: Command) -> ObservedWrite:
     return ObservedWrite(command.token.run, what, False)
 
 
-def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
+def writes_of_ends(ends: Sequence[AttemptEnd]) -> list[ObservedWrite]:
     """Return the writes of ended attempts, without released ones."""
     named = USER_CODE_ENDS | OTHER_ENDS
     return [ObservedWrite(end.id, named[end.kind], end.kind in USER_CODE_ENDS) for end in ends if end.kind in named]
@@ -191,9 +191,9 @@ class CrashingAttempts(AttemptStore):
         self._crashes = crashes
         self._clock = clock
 
-    def end(self, session: str, ends: Sequence[End]) -> RecordedEnds:
+    def end(self, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
         write = partial(super().end, session, ends)
-        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, RecordedEnds())
+        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, EndedClaims())
 
 
 class CrashingTransactions(StepTransactions):

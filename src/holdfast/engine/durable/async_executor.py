@@ -35,7 +35,7 @@ from holdfast.errors import Fatal
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.step_keys import key_label
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
     Checkpoint,
     Command,
@@ -103,7 +103,7 @@ class AsyncExecutor(Executor):
 
     # The function
 
-    async def run(self, arguments: Arguments) -> End:
+    async def run(self, arguments: Arguments) -> AttemptEnd:
         """Run an attempt of the function until it ends or is suspended."""
         attempt = self.current
         if attempt.claim.ending is not None:
@@ -161,7 +161,7 @@ class AsyncExecutor(Executor):
             if quiet_checks > MAX_QUIET_CHECKS and is_undoing and not missing_undos(self.plans):
                 return
 
-    async def _undo(self, arguments: Arguments) -> End:
+    async def _undo(self, arguments: Arguments) -> AttemptEnd:
         outcome = await self.replay_function(arguments)
         if missing := missing_undos(self.plans):
             return fail_missing_undos(self.current, missing)

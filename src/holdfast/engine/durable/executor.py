@@ -20,7 +20,7 @@ from holdfast.engine.durable.history import Compensation
 from holdfast.engine.durable.plans import OperationPlans, StepResult
 from holdfast.errors import ErrorInfo, WaitTimeout
 from holdfast.model.retry import Retry
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.store.commands import NewCheckpoint
 from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
@@ -86,7 +86,7 @@ def suspend_delay_s(*, due_in_s: float, waits_for_others: bool, has_free_slots: 
     return BUSY_SUSPEND_DELAY_S if resumes < MAX_BUSY_RESUMES else 0.0
 
 
-def failed_end(attempt: Attempt, plans: OperationPlans, error: BaseException) -> End:
+def failed_end(attempt: Attempt, plans: OperationPlans, error: BaseException) -> AttemptEnd:
     """Return the end of an attempt whose function raised an error, with the failures that the next attempt runs again.
 
     An automatic retry replays the timeouts of waits, unless the policy names them; an operator's retry waits again.
@@ -100,7 +100,7 @@ def failed_end(attempt: Attempt, plans: OperationPlans, error: BaseException) ->
 # Undo
 
 
-async def compensate(executor: AsyncExecutor | SyncExecutor, error: BaseException | None) -> End:
+async def compensate(executor: AsyncExecutor | SyncExecutor, error: BaseException | None) -> AttemptEnd:
     """Run and record the compensations that a replay has registered; `error` is what the replay raised."""
     forget = () if error is None else executor.plans.failures_to_retry(error, with_timeouts=True)
     for compensation in _pending_compensations(executor.plans):
@@ -123,7 +123,7 @@ def missing_undos(plans: OperationPlans) -> list[str]:
     return [key for n, key in sorted(removed + plans.steps_without_undo) if n not in plans.history.undone]
 
 
-def fail_missing_undos(attempt: Attempt, keys: list[str]) -> End:
+def fail_missing_undos(attempt: Attempt, keys: list[str]) -> AttemptEnd:
     message = "its compensation is no longer in the code; restore it and retry the run"
     if keys[1:]:
         message += f"; also missing: {', '.join(keys[1:])}"

@@ -20,8 +20,8 @@ from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
 
 ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
-ChildEnd: TypeAlias = Sequence[Any]
-"""How a child ended: its id, state, result and error."""
+ChildOutcome: TypeAlias = Sequence[Any]
+"""How a child ended, as its parent reads it: id, state, result and error."""
 
 
 @dataclass(slots=True)
@@ -212,12 +212,12 @@ def decode_payload(text: str, what: str, type_: Any) -> Any:
         raise Fatal(f"the payload of {what} doesn't have the expected type: {error}") from error
 
 
-def child_end(row: Sequence[Any]) -> ChildEnd:
+def child_outcome(row: Sequence[Any]) -> ChildOutcome:
     id, _, state, result, error = row
     return str(id), state, result, error
 
 
-def child_failure(child: str, end: ChildEnd) -> RunFailed | RunCancelled:
+def child_failure(child: str, end: ChildOutcome) -> RunFailed | RunCancelled:
     """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
     info = error_from_json(error) if error else ErrorInfo("error", state, "")

@@ -18,12 +18,12 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.durable.history import (
-    ChildEnd,
+    ChildOutcome,
     Compensation,
     RecordedHistory,
     chained_exception_ids,
-    child_end,
     child_failure,
+    child_outcome,
     decode_payload,
     encode_failure,
     recorded_step_failure,
@@ -99,9 +99,9 @@ class OperationPlans:
     """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
     __slots__ = (
-        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_joined_ends", "_reader",
-        "_spawned", "_step_record", "_timeouts", "_unused_numbers", "claim", "compensations", "has_undos", "has_waited",
-        "history", "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
+        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_joined_outcomes",
+        "_reader", "_spawned", "_step_record", "_timeouts", "_unused_numbers", "claim", "compensations", "has_undos",
+        "has_waited", "history", "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
     def __init__(
@@ -132,7 +132,8 @@ class OperationPlans:
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
         self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
-        self._joined_ends: dict[str, Sequence[ChildEnd]] = {}  # By key of the spawn, copied from another run's history.
+        self._joined_outcomes: dict[str, Sequence[ChildOutcome]] = {}
+        """By key of the spawn; copied from another run's history."""
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
@@ -397,13 +398,13 @@ class OperationPlans:
         recorded = self.history.consume(key)
         if recorded is not None and recorded.kind == "joined":
             await executor.replay(recorded)
-            self._joined_ends[spawn] = decode(recorded.value or "null")["ends"]
-            return recorded.n, self._joined_ends[spawn]
+            self._joined_outcomes[spawn] = decode(recorded.value or "null")["ends"]
+            return recorded.n, self._joined_outcomes[spawn]
         if recorded is not None:
             ends = await executor.replay(recorded, read)
             return recorded.n, _only_failed(ends, decode(recorded.value) if recorded.value else None)
-        if spawn in self._joined_ends:  # This run is a fork, and its original joined these children before.
-            return 0, self._joined_ends[spawn]
+        if spawn in self._joined_outcomes:  # This run is a fork, and its original joined these children before.
+            return 0, self._joined_outcomes[spawn]
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
@@ -412,24 +413,24 @@ class OperationPlans:
         result: WaitResult = await executor.wait(wait, read)
         return result.n, _only_failed(result.data, result.outcome.value)
 
-    def _read_child(self, spawn: str) -> list[ChildEnd]:
+    def _read_child(self, spawn: str) -> list[ChildOutcome]:
         """Read how a spawned child ended. A replay reads the ends of all of them with one query."""
         if self._spawned is None and self.history.unconsumed:
             self._spawned = self._reader.spawned_results(self.claim.id)
         row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
-        return self._read_children(spawn) if row is None else [child_end(row)]
+        return self._read_children(spawn) if row is None else [child_outcome(row)]
 
-    def _read_children(self, spawn: str) -> list[ChildEnd]:
+    def _read_children(self, spawn: str) -> list[ChildOutcome]:
         rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
-        return [child_end(row) for row in rows]
+        return [child_outcome(row) for row in rows]
 
-    def _child_result(self, n: int, child: str, end: ChildEnd) -> Any:
+    def _child_result(self, n: int, child: str, end: ChildOutcome) -> Any:
         value = self._result_or_failure(child, end)
         if isinstance(value, RunFailed | RunCancelled):
             self._raise(n, value)
         return value
 
-    def _result_or_failure(self, child: str, end: ChildEnd) -> Any:
+    def _result_or_failure(self, child: str, end: ChildOutcome) -> Any:
         """Return the result of a child, or the exception for its failure; `child` is the name of its task or graph."""
         id, state, result, _ = end
         if state == "done":
@@ -469,7 +470,7 @@ class OperationPlans:
         await executor.restart(operation.args)
 
 
-def _only_failed(ends: Sequence[ChildEnd], failed: str | None) -> Sequence[ChildEnd]:
+def _only_failed(ends: Sequence[ChildOutcome], failed: str | None) -> Sequence[ChildOutcome]:
     """Return only the end of the child whose failure ended an eager wait, if one did."""
     return ends if failed is None else [end for end in ends if end[0] == failed]
 

@@ -36,7 +36,7 @@ from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
     RUN_LOST,
     Checkpoint,
@@ -78,7 +78,7 @@ class SyncExecutor(Executor):
 
     # The function
 
-    def run(self, arguments: Arguments) -> End:
+    def run(self, arguments: Arguments) -> AttemptEnd:
         """Run an attempt of the function until it ends or is suspended."""
         attempt = self.current
         if attempt.claim.ending is not None:
@@ -114,11 +114,11 @@ class SyncExecutor(Executor):
             current_scope.reset(token)
         return ReplayOutcome(False) if self.unrecorded else ReplayOutcome(True, error)
 
-    def _undo(self, arguments: Arguments) -> End:
+    def _undo(self, arguments: Arguments) -> AttemptEnd:
         outcome = self.replay_function(arguments)
         if missing := missing_undos(self.plans):
             return fail_missing_undos(self.current, missing)
-        end: End = complete(compensate(self, outcome.error))
+        end: AttemptEnd = complete(compensate(self, outcome.error))
         return end
 
     # Operations

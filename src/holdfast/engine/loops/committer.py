@@ -27,8 +27,8 @@ from holdfast.engine.attempt import Attempt, WorkerState
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.write_queue import (
-    AttemptEnd,
     CheckpointBatch,
+    PendingEnd,
     PendingWrite,
     QueuedWrite,
     WriteQueue,
@@ -40,9 +40,9 @@ from holdfast.errors import ConfigError, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe_exception, error_from_json, error_to_json
-from holdfast.store import End, Store
+from holdfast.store import AttemptEnd, Store
 from holdfast.store.commands import RUN_LOST, Written, needs_own_transaction
-from holdfast.store.rows import RecordedEnds
+from holdfast.store.rows import EndedClaims
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
@@ -50,7 +50,7 @@ POLL_INTERVAL_S = 1.0
 
 WROTE = Written()
 
-Ends: TypeAlias = list[tuple[Attempt, End]]
+Ends: TypeAlias = list[tuple[Attempt, AttemptEnd]]
 
 _is_on_loop = attrgetter("on_loop")
 _count_of = attrgetter("count")
@@ -114,7 +114,7 @@ class Committer(Loop):
             self._on_commit()
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
 
-    def _is_durable(self, write: PendingWrite | AttemptEnd) -> bool:
+    def _is_durable(self, write: PendingWrite | PendingEnd) -> bool:
         if isinstance(write, PendingWrite):
             return id(write) in self._durable_ids
         return write.end is not None and id(write.attempt) in self._durable_ids
@@ -123,14 +123,14 @@ class Committer(Loop):
         session = self._state.session
         current = session.id if session else None
         if sessions_of(batch) != {current}:
-            ends = [write for write in batch if isinstance(write, AttemptEnd)]
+            ends = [write for write in batch if isinstance(write, PendingEnd)]
             self._state.remove([write.attempt for write in ends if write.attempt.session != current])
             batch = [write for write in batch if sessions_of([write]) == {current}]
         if current is None:
             return
         checkpoints = [write for write in batch if isinstance(write, CheckpointBatch)]
         self._write_commands(current, checkpoints, [write for write in batch if isinstance(write, PendingWrite)])
-        self._write_attempt_ends(current, [write for write in batch if isinstance(write, AttemptEnd)])
+        self._write_attempt_ends(current, [write for write in batch if isinstance(write, PendingEnd)])
 
     # Commands
 
@@ -212,7 +212,7 @@ class Committer(Loop):
 
     # Ends of attempts
 
-    def _write_attempt_ends(self, session: str, writes: list[AttemptEnd]) -> None:
+    def _write_attempt_ends(self, session: str, writes: list[PendingEnd]) -> None:
         all_ends = [(write.attempt, write.end) for write in writes if write.end is not None]
         ends = [each for each in all_ends if each[1].kind != "crashed"]
         if ends:
@@ -276,7 +276,7 @@ class Committer(Loop):
         else:
             self._write_as_failed(session, *ends[0], error)
 
-    def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
+    def _write_as_failed(self, session: str, attempt: Attempt, end: AttemptEnd, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
         info = describe_exception(error)
         log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info)
@@ -289,7 +289,7 @@ class Committer(Loop):
             if not is_data_error(again):
                 raise
             log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
-            recorded = RecordedEnds()  # the next heartbeat finds the run and releases it
+            recorded = EndedClaims()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.still_running else [attempt])
         for graph in recorded.failed_graphs:
@@ -306,9 +306,9 @@ class Committer(Loop):
         """
         log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if attempt.stopped:
-            self._queue.submit(AttemptEnd(attempt, None))
+            self._queue.submit(PendingEnd(attempt, None))
 
-    def _accepted(self, attempt: Attempt, end: End) -> None:
+    def _accepted(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Count and log an end that is durable, and report a failed run."""
         if end.kind == "handed_back":
             self.released_attempts += 1

@@ -17,7 +17,7 @@ from holdfast.engine.loops.base import Loop
 from holdfast.engine.runner import Runner
 from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store import End, OwnedRun, Store
+from holdfast.store import AttemptEnd, OwnedRun, Store
 from holdfast.telemetry import log
 
 CANCEL_POLL_INTERVAL_S = 0.4
@@ -199,7 +199,7 @@ class Heartbeat(Loop):
             self._release(session, lost_claims)
 
     def _release(self, session: Session, runs: set[tuple[str, int]]) -> None:
-        ends = [End(id, 0, fence, "handed_back", "ready", in_tree=True) for id, fence in sorted(runs)]
+        ends = [AttemptEnd(id, 0, fence, "handed_back", "ready", in_tree=True) for id, fence in sorted(runs)]
         recorded = self._store.attempts.end(session.id, ends)
         ended = sorted(runs - recorded)
         if ended:

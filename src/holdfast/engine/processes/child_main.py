@@ -31,7 +31,7 @@ from holdfast.engine.processes.framing import answer_tag, read_frame, write_fram
 from holdfast.engine.processes.pool import OUT_OF_MEMORY_EXIT_CODE
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.retry import Retry
-from holdfast.store import Claim, End
+from holdfast.store import AttemptEnd, Claim
 from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
 from holdfast.task.task import EnqueuerProtocol, Task
@@ -94,7 +94,7 @@ def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     os.killpg(0, signal.SIGKILL)  # the worker is gone: end this process and everything that it started
 
 
-def _run(request: dict[str, Any]) -> End:
+def _run(request: dict[str, Any]) -> AttemptEnd:
     """Execute one attempt. The process exits if it runs out of memory, because it can't recover from that."""
     _limit_memory(request["memory"])
     sys.argv = request["argv"]  # a script that is run again to find its task may read them
@@ -106,7 +106,7 @@ def _run(request: dict[str, Any]) -> End:
         _limit_memory(None)
 
 
-def _attempt(request: dict[str, Any]) -> End:
+def _attempt(request: dict[str, Any]) -> AttemptEnd:
     claim = Claim(request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:

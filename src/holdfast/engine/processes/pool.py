@@ -24,7 +24,7 @@ import msgspec
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.processes.framing import ForeignFrame, answer_tag, read_frame, write_frame
 from holdfast.errors import ErrorInfo
-from holdfast.store import End
+from holdfast.store import AttemptEnd
 from holdfast.telemetry.log_format import console_log_settings
 
 OUT_OF_MEMORY_EXIT_CODE = 37
@@ -147,7 +147,7 @@ class ProcessPool:
         self._all: set[TaskProcess] = set()
         self._lock = threading.Lock()
 
-    def run(self, attempt: Attempt) -> End:
+    def run(self, attempt: Attempt) -> AttemptEnd:
         """Run an attempt's user code in a process, and wait for its end."""
         process = self._start(attempt)
         if process is None:
@@ -162,7 +162,7 @@ class ProcessPool:
             # A process that is still busy, or was just killed, must never serve another attempt.
             self._put_back(process, dead=answer is None or attempt.stop_reason is not None)
         claim = attempt.claim
-        return End(claim.id, claim.seq, claim.fence, **answer)
+        return AttemptEnd(claim.id, claim.seq, claim.fence, **answer)
 
     def _start(self, attempt: Attempt) -> TaskProcess | None:
         """Return a process that has started the attempt. The run isn't charged for processes that died while idle."""

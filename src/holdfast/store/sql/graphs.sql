@@ -117,7 +117,7 @@ from {each(:rows, id uuid, state text, delay bigint, run_at bigint, args text, p
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, {notify_workers}
 
--- name: finish_runs
+-- name: end_without_attempt
 -- End locked runs that no worker is running: graphs, gates, and nodes that can't run.
 update {schema}runs
 set state = each.state, result = each.result, error = each.error, cause = null, due_at = null, records = records + 1,

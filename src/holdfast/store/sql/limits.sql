@@ -62,17 +62,17 @@ select json_group_array(json_array(id, limits)) from (
 --
 -- An upsert finds rows by primary key whatever the planner believes. A join doesn't: a plan that was cached while the
 -- table was small reads all of it for every batch once it has grown (20,000 keys; tests/store/test_many_counters.py).
-with held as (
+with counters as (
     insert into {schema}limits (place, name, touched_at)
     select each.place, each.name, {stamp} from {each(:rows, place text, name text)} order by each.place
     on conflict (place) do update set touched_at = excluded.touched_at
     returning place, name, used, log, look_at
 ),
 locked as materialized (
-    select case when count(*) >= 0 then {clock} end as at from held
+    select case when count(*) >= 0 then {clock} end as at from counters
 )
-select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, locked.at
-from held cross join locked left join {schema}limit_settings s on s.name = held.name
+select counters.place, counters.used, counters.log, counters.look_at, s.concurrency, s.rate, s.period, locked.at
+from counters cross join locked left join {schema}limit_settings s on s.name = counters.name
 
 -- name: lock_counters
 -- only: sqlite
