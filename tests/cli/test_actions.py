@@ -67,7 +67,7 @@ def test_send_and_emit_bring_a_run_to_its_end(shell, voyages):
     sent = shell("send", voyages.waiting, "orders", '{"speed": 9}', "--url", voyages.url)
     assert (sent.exit_code, sent.stdout, sent.stderr) == (0, f"{voyages.waiting}  message sent on topic orders\n", "")
     emitted = shell("emit", "lighthouse-Brest", '"seen: "', "--url", voyages.url)
-    assert (emitted.exit_code, emitted.stdout) == (0, "lighthouse-Brest  emitted\n")
+    assert (emitted.exit_code, emitted.stdout) == (0, "lighthouse-Brest  emitted; no run was waiting for it\n")
     voyages.work()
     assert voyages.app.get_run(voyages.waiting).info().result == "seen: {'speed': 9}"
 
@@ -96,7 +96,9 @@ def test_a_finished_run_gets_no_messages(shell, voyages):
 
 
 def test_a_second_emit_changes_nothing_and_says_so(shell, empty):
-    assert shell.json("emit", "dawn", "1", "--url", empty) == {"event": "dawn", "tenant": None, "first": True}
+    assert shell.json("emit", "dawn", "1", "--url", empty) == {
+        "event": "dawn", "tenant": None, "first": True, "awaited_elsewhere": []
+    }  # fmt: skip
     again = shell("emit", "dawn", "2", "--url", empty)
     assert (again.exit_code, again.stdout) == (0, "dawn  already emitted; nothing changed\n")
     assert shell.json("emit", "dawn", "--tenant", "acme", "--url", empty)["first"] is True

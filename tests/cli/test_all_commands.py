@@ -21,13 +21,14 @@ pytestmark = pytest.mark.no_tables
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
-    "emit", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
-    "stats", "doctor",
+    "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules",
+    "limits", "why", "stats", "doctor",
 }  # fmt: skip
 READING = [
     ["runs"],
     ["queues"],
     ["schedules"],
+    ["events"],
     ["limits"],
     ["workers"],
     ["stats"],
@@ -43,6 +44,7 @@ DATABASE = [
     ["pause", "q"],
     ["resume", "q"],
     ["schedules", "run", "s"],
+    ["events", "clear", "e"],
     ["prune", "--yes"],
     ["migrate", "--check"],
 ]

@@ -346,6 +346,14 @@ class StoreMachine(RuleBasedStateMachine):
         first = self.model.emit(event, payload)
         self.compare(first, lambda harness: harness.store.events.emit(None, event, payload))
 
+    @precondition(lambda self: self.model.events)
+    @rule(pick=PICK)
+    def clear_event(self, pick: int) -> None:
+        names = [*self.model.events, "never emitted"]
+        event = names[pick % len(names)]
+        cleared = self.model.clear_event(event)
+        self.compare(cleared, lambda harness: harness.store.events.clear(None, event))
+
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
     def send(self, pick: int) -> None:

@@ -353,6 +353,10 @@ class Model:
             self._wake(run)
         return True
 
+    def clear_event(self, event: str) -> bool:
+        """Forget that an event was emitted; all its waiters have received it."""
+        return self.events.pop(event, None) is not None
+
     def send(self, id: str, payload: str) -> bool:
         """Send a message to the oldest open wait, or keep it; return False if the run has ended."""
         run = self.runs[id]

@@ -174,3 +174,40 @@ def _numbers(start, count):
         f"with recursive c (n) as (select {start} union all select n + 1 from c where n < {start + count - 1})"
         " select n from c"
     )
+
+
+# Clear
+
+
+def test_a_cleared_event_is_awaited_and_emitted_anew(harness, claim):
+    assert harness.store.events.clear(None, "x") is False
+    harness.store.events.emit(None, "x", "1")
+    harness.store.events.emit("acme", "x", "1")
+    assert harness.wait("w", claim, "event", "x") == WaitOutcome("event", "1")
+    assert (harness.store.events.clear(None, "x"), harness.store.events.clear(None, "x")) == (True, False)
+    assert emitted(harness) == [("acme", "x", "1")]
+    assert harness.steps(claim.id) == [(10, "event", "event", "1")]  # what a run received stays
+    other = harness.waiting("w", "event", "x")
+    assert harness.state(other.id) == "waiting"
+    assert harness.store.events.emit(None, "x", "2") is True
+    assert harness.waits(other.id) == {"event": ("event", "2")}
+
+
+def test_an_event_that_is_awaited_but_not_emitted_cannot_be_cleared(harness):
+    harness.session("w")
+    waiting = harness.waiting("w", "event", "x")
+    assert harness.store.events.clear(None, "x") is False
+    harness.store.events.emit(None, "x", "1")
+    assert harness.state(waiting.id) == "ready"
+
+
+def test_waiters_that_were_not_woken_yet_get_an_event_before_it_is_cleared(harness, monkeypatch):
+    monkeypatch.setattr("holdfast.store.waits.MAX_WOKEN_RUNS", 2)
+    harness.session("w")
+    waiting = [harness.waiting("w", "event", "x") for _ in range(7)]
+    harness.store.events.emit(None, "x", "1")
+    assert [harness.state(claim.id) for claim in waiting].count("waiting") == 5
+    assert harness.store.events.clear(None, "x") is True
+    assert {wait for claim in waiting for wait in harness.waits(claim.id).values()} == {("event", "1")}
+    assert {harness.state(claim.id) for claim in waiting} == {"ready"}
+    assert harness.store.events.emit(None, "x", "2") is True

@@ -47,7 +47,11 @@ class Shop:
             first = await ctx.step(add.fn, 1, 2, name="first")
             return [first, await ctx.receive("topic")]
 
-        self.add, self.boom, self.listen = add, boom, listen
+        @app.task(name="wait")
+        async def wait(ctx: Context, event: str) -> Any:
+            return await ctx.wait_for(event)
+
+        self.add, self.boom, self.listen, self.wait = add, boom, listen, wait
         self.control = Control(app.store, app.registry)
         self._sites: list[Any] = []
 

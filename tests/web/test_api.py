@@ -226,6 +226,18 @@ def test_the_document_names_every_operation_and_what_it_takes_and_gives(open_vis
         assert name in document["components"]["schemas"]
 
 
+def test_events_are_listed_emitted_and_cleared(shop, open_visitor):
+    run = shop.wait.options(tenant="acme").enqueue("paid")
+    shop.drain()
+    told = open_visitor.post("/api/v1/events", {"name": "paid", "payload": 1}).json
+    assert told == {"changed": True, "awaited_elsewhere": ["acme"]}
+    found = open_visitor.get("/api/v1/events").json
+    assert [(each["name"], each["tenant"], each["run"]) for each in found["awaited"]] == [("paid", "acme", str(run.id))]
+    assert [(each["name"], each["tenant"], each["payload"]) for each in found["emitted"]] == [("paid", None, 1)]
+    assert open_visitor.post("/api/v1/events/clear", {"name": "paid"}).json == {"changed": True}
+    assert open_visitor.get("/api/v1/events").json["emitted"] == []
+
+
 def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     runs = fill()
     document = open_visitor.get("/api/v1/openapi.json").json

@@ -11,7 +11,7 @@ import pytest
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
-PLAIN = ["/", "/runs", "/gates", "/schedules", "/limits", "/workers"]
+PLAIN = ["/", "/runs", "/gates", "/events", "/schedules", "/limits", "/workers"]
 
 
 class Reader(HTMLParser):
@@ -152,6 +152,25 @@ def test_the_forms_of_a_run_do_what_they_say(shop, fill):
     page = Reader(browser.get(to).text).text
     assert "This is the new run." in page
     assert "by operate None" in page
+
+
+def test_events_are_listed_emitted_and_cleared(shop, fill):
+    fill()
+    waiter = shop.wait.options(tenant="acme").enqueue("paid")
+    shop.drain()
+    browser = shop.browser()
+    page = browser.get("/events").text
+    assert f"/runs/{waiter.id}" in page
+    assert submit(browser, "/events", name="paid", payload='{"n": 5}') == (303, "/events?did=emitted-elsewhere")
+    assert submit(browser, "/events", name="paid") == (303, "/events?did=emitted-before")
+    assert "&#34;n&#34;: 5" in browser.get("/events").text
+    assert submit(browser, "/events/clear", name="paid") == (303, "/events?did=cleared")
+    assert submit(browser, "/events/clear", name="paid") == (303, "/events?did=not-emitted")
+    assert submit(browser, "/events", name="paid", payload="{")[0] == 422
+    assert submit(browser, "/events", name="")[0] == 422
+    assert submit(browser, "/events", name="paid", tenant="acme", payload="7") == (303, "/events?did=emitted")
+    shop.drain()
+    assert waiter.info().result == 7
 
 
 def test_queues_are_paused_from_the_overview(shop, fill):

@@ -119,6 +119,28 @@ def test_gates_of_others_are_neither_listed_nor_opened(shop):
     assert {gate.state for gate in shop.control.graphs.gates(theirs.id)} == {"waiting"}
 
 
+def test_events_of_others_are_neither_listed_nor_cleared(shop):
+    shop.wait.options(tenant="other").enqueue("theirs awaited")
+    shop.wait.options(tenant="acme").enqueue("own awaited")
+    shop.drain()
+    shop.control.events.emit("theirs", "secret", "other")
+    shop.control.events.emit("of nobody", "secret")
+    shop.control.events.emit("own", "mine", "acme")
+    visitor, browser = shop.visitor("operate", "acme"), shop.browser("operate", "acme")
+    found = visitor.get("/api/v1/events").json
+    assert [[each["name"] for each in found[kind]] for kind in ("awaited", "emitted")] == [["own awaited"], ["own"]]
+    page = browser.get("/events").text
+    assert ("own awaited" in page, "theirs" in page, "secret" in page) == (True, False, False)
+    assert visitor.get("/api/v1/events?tenant=other").status == 403
+    assert visitor.post("/api/v1/events/clear", {"name": "theirs", "tenant": "other"}).status == 403
+    assert visitor.post("/api/v1/events/clear", {"name": "of nobody"}).json == {"changed": False}
+    told = visitor.post("/api/v1/events", {"name": "theirs awaited"}).json
+    assert told == {"changed": True, "awaited_elsewhere": []}
+    form = {"csrf_token": browser.csrf_token(), "name": "theirs", "tenant": "other"}
+    assert browser.submit("/events/clear", form).headers["location"] == "/events?did=not-emitted"
+    assert len(shop.control.events.list().emitted) == 4
+
+
 def test_event_of_one_tenant_does_not_reach_others(shop):
     visitor = shop.visitor("operate", "acme")
     assert visitor.post("/api/v1/events", {"name": "e"}).status == 200

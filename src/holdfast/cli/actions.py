@@ -1,4 +1,4 @@
-"""Commands that change runs: `cancel`, `retry`, `fork`, `send`, `emit`."""
+"""Commands that change runs: `cancel`, `retry`, `fork`, `send`."""
 
 from __future__ import annotations
 
@@ -241,30 +241,3 @@ def send(shared: SharedOptions, run: str, topic: str, given_payload: str | None,
     topics = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
     if topics and topic not in topics:
         note(f"the run waits for a message on {', '.join(topics)}, not on {topic}; the message is kept")
-
-
-@holdfast.command()
-@click.argument("event")
-@click.argument("given_payload", metavar="[PAYLOAD]", required=False)
-@click.option("--tenant", metavar="NAME", help="Emit it for this tenant only.")
-@pass_shared
-def emit(shared: SharedOptions, event: str, given_payload: str | None, tenant: str | None) -> None:
-    """Emit an event.
-
-    `ctx.wait_for(EVENT)` returns PAYLOAD, also if it is called later. PAYLOAD is JSON and defaults to null. Only the
-    first emit of an event takes effect. Put -- before a PAYLOAD that starts with a minus sign.
-
-    \b
-    Examples:
-      holdfast emit order-42-paid '{"cents": 4200}'
-      holdfast emit stock-arrived --tenant acme
-    """
-    from holdfast.cli.connect import connect
-
-    value = payload(given_payload)
-    with connect(shared) as control:
-        first = control.events.emit(event, value, tenant)
-    if shared.json:
-        show_json({"event": event, "tenant": tenant, "first": first})
-    else:
-        show_line(f"{event}  {'emitted' if first else 'already emitted; nothing changed'}")

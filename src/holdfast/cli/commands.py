@@ -6,6 +6,7 @@ from holdfast.cli import (  # noqa: F401
     completion,
     dashboard,
     demo,
+    events,
     gates,
     maintenance,
     queues,

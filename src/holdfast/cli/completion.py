@@ -31,8 +31,8 @@ Completer: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[Com
 def completion(shell: str) -> None:
     """Print the shell completion script for `holdfast`.
 
-    Task names come from the app's code; queues, schedules, runs, steps, topics, nodes and gates come from its database,
-    if both can be found without options.
+    Task names come from the app's code; queues, schedules, events, runs, steps, topics, nodes and gates come from its
+    database, if both can be found without options.
 
     \b
     Examples:
@@ -88,12 +88,18 @@ def _gates(control: Control, ctx: click.Context) -> Iterable[str]:
     return (gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL_STATES)
 
 
+def _events(control: Control, _ctx: click.Context) -> Iterable[str]:
+    found = control.events.list(limit=1000)
+    return sorted({each.name for each in found.awaited} | {each.name for each in found.emitted})
+
+
 complete_queues = _completer(lambda control, _: sorted(control.queues.names()))
 complete_schedules = _completer(lambda control, _: control.schedules.names())
 complete_runs = _completer(lambda control, _: (str(run.id) for run in control.runs.page(limit=1000)))
 complete_steps = _completer(_steps)
 complete_topics = _completer(_topics)
 complete_gates = _completer(_gates)
+complete_events = _completer(_events)
 complete_nodes = _completer(
     lambda control, ctx: (node.name for node in control.graphs.read(control.runs.find(_run(ctx))).nodes)
 )

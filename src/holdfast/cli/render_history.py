@@ -196,7 +196,7 @@ def _what(wait: WaitInfo) -> str:
         return f"a message on topic {wait.name}"
     if wait.kind == "children":
         return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
-    return f"event {wait.name}"
+    return f"event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}")
 
 
 # Values

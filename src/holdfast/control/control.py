@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
+from holdfast.control.events import EventControl
 from holdfast.control.explainer import Explainer
 from holdfast.control.gates import GateControl
 from holdfast.control.graphs import GraphControl
 from holdfast.control.limits import LimitControl
 from holdfast.control.maintenance import Maintenance
 from holdfast.control.queues import QueueControl
-from holdfast.control.runs import EventControl, RunControl
+from holdfast.control.runs import RunControl
 from holdfast.control.schedules import ScheduleControl
 from holdfast.control.stats import CountControl, StatsControl
 from holdfast.control.tasks import TaskControl

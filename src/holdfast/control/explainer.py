@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.events import emit_command
 from holdfast.control.graphs import complete_command
 from holdfast.control.limits import decode_key, format_counter
 from holdfast.control.runs import WaitInfo, waits_of
@@ -25,6 +26,8 @@ from holdfast.store.run_queries import RunDetailRow, RunRow
 from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
+MAX_RECENT_EVENTS = 1000
+"""How many events are searched for one of the same name that was emitted for another tenant."""
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -72,7 +75,9 @@ class Explainer:
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
-            yield from (_awaited(wait) for wait in waits_of(self._store.queries.waits(row.id)) if wait.outcome is None)
+            for wait in waits_of(self._store.queries.waits(row.id)):
+                if wait.outcome is None:
+                    yield self._awaited_event(wait, tenant) if wait.kind == "event" else _awaited(wait)
         else:
             yield from self._ready(row, more, tenant)
 
@@ -88,6 +93,24 @@ class Explainer:
             trouble = f"; the worker is unhealthy: {worker.problem}"
         text = f"attempt {row.attempt} has been running on worker {who} since {_time(since)}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
+
+    def _awaited_event(self, wait: WaitInfo, tenant: str | None) -> Reason:
+        """Say which tenant's event is awaited, and whether it was emitted for another one."""
+        reason = _awaited(wait)
+        reason.data["tenant"] = wait.tenant
+        if tenant is not None:  # Other tenants' events aren't shown to a token of one tenant.
+            return reason
+        named = self._store.events.named(wait.name or "", scan=MAX_RECENT_EVENTS)
+        others = [each for each in named if each.emitted_at is not None and each.tenant != wait.tenant]
+        if not others:
+            return reason
+        owners = ", ".join(
+            "without a tenant" if each.tenant is None else f"for tenant {each.tenant}" for each in others[:MAX_NAMES]
+        )
+        command = emit_command(wait.name or "", wait.tenant)
+        at = _time(to_datetime(others[0].emitted_at or 0))
+        text = f"{reason.text}; it was emitted {owners} at {at}, which doesn't reach this run: {command}"
+        return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]})
 
     def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
         if row.state == "blocked":
@@ -242,7 +265,7 @@ def _awaited(wait: WaitInfo) -> Reason:
     until = "" if wait.due_at is None else f", until {_time(wait.due_at)}"
     what = {
         "sleep": "sleeping" + (f" ({wait.name})" if wait.name else ""),
-        "event": f"waiting for event {wait.name}",
+        "event": f"waiting for event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}"),
         "message": f"waiting for a message on topic {wait.name}",
         "children": f"waiting for {counted(wait.pending or 0, 'child', 'children')} ({wait.name})",
     }[wait.kind]

@@ -1,4 +1,4 @@
-"""Operations on single runs: list, find, inspect, cancel, retry, fork, send messages; and emit events."""
+"""Operations on single runs: list, find, inspect, cancel, retry, fork, send messages."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
 from holdfast.store.run_queries import RunRow, StepRow, WaitRow
 from holdfast.store.run_reader import RunReader, run_id
+from holdfast.store.waits import parse_event_target
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
@@ -288,6 +289,8 @@ class WaitInfo(msgspec.Struct, frozen=True):
     since: datetime
     due_at: datetime | None
     outcome: str | None
+    tenant: str | None = None
+    """The tenant whose event is awaited; None also if it belongs to no tenant."""
 
 
 class ChildInfo(msgspec.Struct, frozen=True):
@@ -355,12 +358,21 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
             since=to_datetime(row.since),
             due_at=to_datetime_or_none(row.due_at),
             outcome=row.outcome,
+            tenant=_event(row)[0],
         )
         for row in rows
     ]
 
 
+def _event(row: WaitRow) -> tuple[str | None, str | None]:
+    """Return the tenant and the name of an awaited event."""
+    found = parse_event_target(row.target) if row.kind == "event" else None
+    return (None, None) if found is None else found
+
+
 def _awaited(row: WaitRow) -> str | None:
+    if row.kind == "event" and (name := _event(row)[1]) is not None:
+        return name
     if row.kind == "message":
         return row.target
     if row.kind == "children":
@@ -383,19 +395,6 @@ def _child(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
         error=None if run.error is None else error_from_json(run.error),
         args=None if run.kind else listed_arguments(run.args, run.args_bytes, unpack),
     )
-
-
-class EventControl:
-    """Events that durable functions wait for by name."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def emit(self, name: str, payload: Any = None, tenant: str | None = None) -> bool:
-        """Emit an event; False if it had already been emitted, which changes nothing."""
-        event = check_name(name, "the name of an event")
-        text = encode(payload, f"the payload of event {name!r}")
-        return self._store.events.emit(None if tenant is None else check_name(tenant, "tenant"), event, text)
 
 
 def entry_label(entry: Entry) -> str:

@@ -6,17 +6,23 @@ Every function runs inside the transaction of its caller, which has locked the e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.database import Row
 from holdfast.model.ids import new_id
 from holdfast.store.commands import WaitOutcome
 from holdfast.store.module import StoreModule, Tx, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
 
 MAX_WOKEN_RUNS = 500
+MAX_LISTED_ROWS = 10_000
+"""How many waits or events `list_awaited_events` and `list_emitted_events` read."""
+MAX_SCANNED_EVENTS = 100_000
+MAX_NAMED_EVENTS = 100
 
 
 class EventWaiter(NamedTuple):
@@ -26,6 +32,45 @@ class EventWaiter(NamedTuple):
     generation: int
     key: str
     target: str
+
+
+class AwaitedRow(NamedTuple):
+    """An event that runs wait for, and the first of them."""
+
+    name: str
+    tenant: str | None
+    waiters: int
+    since: int
+    run: str
+    task: str
+
+
+class EmittedRow(NamedTuple):
+    """An event that was emitted. `payload` is the stored, packed one."""
+
+    name: str
+    tenant: str | None
+    emitted_at: int
+    payload: str
+
+
+class NamedEventRow(NamedTuple):
+    """An event, awaited or emitted. `payload` is the stored, packed one."""
+
+    target: str
+    tenant: str | None
+    emitted_at: int | None
+    payload: str | None
+
+
+class WaiterRow(NamedTuple):
+    """A run that waits for an event."""
+
+    target: str
+    run: str
+    task: str
+    since: int
+    due_at: int | None
 
 
 class EventStore(StoreModule):
@@ -52,6 +97,55 @@ class EventStore(StoreModule):
 
         return self._transaction("client", work)
 
+    def clear(self, tenant: str | None, name: str) -> bool:
+        """Forget that an event was emitted, so that it can be emitted again; False if it wasn't.
+
+        Runs that received it keep it. Runs that wait for it and weren't woken yet receive it first.
+        """
+        target = event_target(tenant, name)
+        tries = count()
+
+        def work(tx: Tx) -> bool | None:
+            payloads = lock_events(tx, [(tenant, name)])
+            if not payloads:
+                return next(tries) > 0  # by this very call, if the response to its first try got lost
+            next(tries)
+            waiters, more = find_waiters(tx, [target])
+            lock_runs(tx, {waiter.run for waiter in waiters})
+            wake_runs(tx, resolve_event_waits(tx, payloads, waiters))
+            if more:
+                return None
+            tx.execute("forget_emit", target=target)
+            return True
+
+        while True:
+            done = self._transaction("client", work)
+            if done is not None:
+                return done
+
+    # For operators
+
+    def awaited(self, tenant: str | None, size: int) -> tuple[list[AwaitedRow], bool]:
+        """Return events that runs wait for, the longest first, and whether only some waits were read."""
+        rows = self._execute("read", "list_awaited_events", tenant=tenant, size=size)
+        return [AwaitedRow._make((*row[:4], str(row[4]), row[5])) for row in rows], _is_partial(rows)
+
+    def emitted(self, tenant: str | None, size: int) -> tuple[list[EmittedRow], bool]:
+        """Return events that were emitted, the newest first, and whether only some events were read."""
+        rows = self._execute("read", "list_emitted_events", tenant=tenant, size=size)
+        return [EmittedRow._make(row[:4]) for row in rows], _is_partial(rows)
+
+    def named(self, name: str, tenant: str | None = None, scan: int = MAX_SCANNED_EVENTS) -> list[NamedEventRow]:
+        """Return events of a name, of all tenants or one, among those that were emitted or awaited last."""
+        rows = self._execute("read", "find_events_named", name=name, tenant=tenant, scan=scan, size=MAX_NAMED_EVENTS)
+        return [NamedEventRow._make(row) for row in rows]
+
+    def waiters(self, targets: Iterable[str], size: int) -> list[WaiterRow]:
+        """Return the first runs that wait for events."""
+        rows = json_rows({"target": target} for target in sorted(targets))
+        found = self._execute("read", "list_event_waiters", rows=rows, size=size)
+        return [WaiterRow(target, str(run), *rest) for target, run, *rest in found]
+
     def trace_context(self, target: str) -> str | None:
         """Return the trace context of an event's emitter, if one is stored."""
         found = self._execute("client", "read_event_trace", target=target)
@@ -61,6 +155,19 @@ class EventStore(StoreModule):
 def event_target(tenant: str | None, name: str) -> str:
     """Return how waits and events name an event of a tenant."""
     return msgspec.json.encode([tenant, name]).decode()
+
+
+def parse_event_target(target: str | None) -> tuple[str | None, str] | None:
+    """Return the tenant and name of an event; None if the stored target isn't one."""
+    try:
+        tenant, name = msgspec.json.decode(target or "", type=tuple[str | None, str])
+    except msgspec.DecodeError:
+        return None
+    return tenant, name
+
+
+def _is_partial(rows: Sequence[Row]) -> bool:
+    return bool(rows) and int(rows[0][-1]) >= MAX_LISTED_ROWS
 
 
 def encode_outcome(kind: str, outcome: WaitOutcome) -> tuple[str, str | None]:

@@ -93,6 +93,57 @@ select w.run, w.generation, w.key, w.target from {schema}waits w
 where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
 order by w.target, w.since limit 501
 
+-- name: forget_emit
+-- Forget that a locked event was emitted.
+update {schema}events set payload = null, emitted_at = null, emitted_by = null, trace = null, more = 0, touched_at = {now}
+where target = :target
+
+-- name: list_awaited_events
+-- List events that runs wait for, those awaited for the longest time first, with the first run of each.
+--
+-- Of a bounded number of waits; the last column says how many were read.
+with open_waits as materialized (
+    select w.target, w.since from {schema}waits w where w.kind = 'event' and w.outcome is null order by w.target limit 10000
+), awaited as (
+    select w.target, count(*) as waiters, min(w.since) as since from open_waits w group by w.target
+)
+select f.name, f.tenant, f.waiters, f.since, f.run, l.task, f.read
+from (
+    select e.name, e.tenant, a.waiters, a.since, a.target, (select count(*) from open_waits) as read,
+        (
+            select x.run from {schema}waits x where x.target = a.target and x.kind = 'event' and x.outcome is null
+            order by x.since, x.run limit 1
+        ) as run
+    from awaited a join {schema}events e on e.target = a.target
+    where (cast(:tenant as text) is null or e.tenant = :tenant)
+    order by a.since, a.target limit cast(:size as bigint)
+) f
+join {schema}runs r on r.id = f.run join {schema}lanes l on l.id = r.lane
+order by f.since, f.target
+
+-- name: list_emitted_events
+-- List events that were emitted, the newest first. Of a bounded number of events; the last column says how many.
+with recent as materialized (
+    select e.target, e.tenant, e.name, e.payload, e.emitted_at, e.touched_at from {schema}events e order by e.touched_at desc limit 10000
+)
+select name, tenant, emitted_at, payload, (select count(*) from recent) from recent
+where emitted_at is not null and (cast(:tenant as text) is null or tenant = :tenant)
+order by emitted_at desc, target limit cast(:size as bigint)
+
+-- name: find_events_named
+-- Find events of a name, whatever their tenant, among those that were emitted or awaited last.
+select e.target, e.tenant, e.emitted_at, e.payload
+from (select * from {schema}events order by touched_at desc limit cast(:scan as bigint)) e
+where e.name = :name and (cast(:tenant as text) is null or e.tenant = :tenant)
+order by e.touched_at desc limit cast(:size as bigint)
+
+-- name: list_event_waiters
+-- List the first runs that wait for events, in the order of their waits.
+select w.target, w.run, l.task, w.since, w.due_at
+from {schema}waits w join {schema}runs r on r.id = w.run join {schema}lanes l on l.id = r.lane
+where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
+order by w.since, w.run limit cast(:size as bigint)
+
 -- name: pick_events_with_waiters
 -- Pick emitted events that may still have waiters.
 select target, payload from {schema}events where more = 1 order by target limit 10 {lock_skip_locked}

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.events import EventList
 from holdfast.control.gates import GateDetails, GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
 from holdfast.control.queues import QueueInfo
@@ -44,6 +45,28 @@ class EventRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     payload: Any = None
     tenant: str | None = None
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Only events of one tenant; the maximum number of awaited and of emitted events."""
+
+    tenant: str | None = None
+    limit: int = 50
+
+
+class EventName(msgspec.Struct, forbid_unknown_fields=True):
+    """An event by name, and the tenant that it belongs to."""
+
+    name: str
+    tenant: str | None = None
+
+
+class EmitResult(msgspec.Struct):
+    """Whether this emit was the first, and the tenants whose runs wait for an event of the same name in vain."""
+
+    changed: bool
+    awaited_elsewhere: list[str | None]
+    """Null stands for runs without a tenant. Always empty for a token of one tenant."""
 
 
 class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -90,9 +113,21 @@ def _fail_gate(call: ApiRequest) -> dict[str, bool]:
     return {"changed": call.control.graphs.fail(graph, call.path["gate"], call.body.error, call.principal.by)}
 
 
-def _emit(call: ApiRequest) -> dict[str, bool]:
+def _events(call: ApiRequest) -> EventList:
+    tenant = effective_tenant(call, call.query.tenant)
+    return call.control.events.list(tenant, page_size(call.query.limit))
+
+
+def _emit(call: ApiRequest) -> EmitResult:
     event: EventRequest = call.body
-    return {"changed": call.control.events.emit(event.name, event.payload, effective_tenant(call, event.tenant))}
+    tenant = effective_tenant(call, event.tenant)
+    changed = call.control.events.emit(event.name, event.payload, tenant)
+    others = [] if call.principal.tenant is not None else call.control.events.awaited_elsewhere(event.name, tenant)
+    return EmitResult(changed, [each.tenant for each in others])
+
+
+def _clear_event(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": call.control.events.clear(call.body.name, effective_tenant(call, call.body.tenant))}
 
 
 # Queues and schedules
@@ -187,8 +222,18 @@ OPERATIONS = (
         do=_fail_gate, body=GateRejection, answer=CHANGED,
     ),
     Operation(
+        method="GET", path="/events", name="list_events",
+        summary="List events that runs wait for, the longest first, and events that were emitted, the newest first.",
+        do=_events, query=EventsQuery, answer=EventList,
+    ),
+    Operation(
         method="POST", path="/events", name="emit", summary="Emit an event; only the first of a name takes effect.",
-        do=_emit, body=EventRequest, answer=CHANGED,
+        do=_emit, body=EventRequest, answer=EmitResult,
+    ),
+    Operation(
+        method="POST", path="/events/clear", name="clear_event",
+        summary="Forget that an event was emitted, so that it can be emitted again. Runs that received it keep it.",
+        do=_clear_event, body=EventName, answer=CHANGED,
     ),
     Operation(
         method="GET", path="/queues", name="list_queues", summary="List queues with their backlog.",

@@ -13,12 +13,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
 
+import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.control import Control
+from holdfast.errors import ConfigError
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
@@ -128,6 +130,16 @@ async def read_form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         raise RequestError(422, "the form cannot be decoded", "invalid") from None
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Decode a field of a form that holds JSON; None if it is empty."""
+    if not text.strip():
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f'{what} must be JSON, such as {{"ok": true}} or "text": {error}') from None
 
 
 def error_page(error: Exception, request: Request, principal: Principal | None = None) -> Response:

@@ -9,13 +9,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.web.auth import COOKIE, LOGIN_DURATION_S, SiteContext, same_secret
-from holdfast.web.pages import gates, overview, resources, runs
+from holdfast.web.pages import events, gates, overview, resources, runs
 from holdfast.web.pages.page import action_route, error_page, page_route, read_form
 from holdfast.web.pages.render import STATIC_FILES, render
 from holdfast.web.responses import RequestError, error_response
 
-PAGES = (*overview.PAGES, *gates.PAGES, *resources.PAGES, *runs.PAGES)
-ACTIONS = (*overview.ACTIONS, *gates.ACTIONS, *resources.ACTIONS, *runs.ACTIONS)
+PAGES = (*overview.PAGES, *gates.PAGES, *events.PAGES, *resources.PAGES, *runs.PAGES)
+ACTIONS = (*overview.ACTIONS, *gates.ACTIONS, *events.ACTIONS, *resources.ACTIONS, *runs.ACTIONS)
 
 
 def page_routes(context: SiteContext) -> list[BaseRoute]:

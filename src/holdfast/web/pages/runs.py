@@ -6,7 +6,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from starlette.datastructures import QueryParams
 
 from holdfast.control.gates import GateInfo
@@ -18,7 +17,7 @@ from holdfast.model.names import MAX_KEY_CHARS
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.graph_layout import layout_graph
-from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
+from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json
 from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
 
@@ -148,25 +147,16 @@ def _retry(request: PageRequest) -> str:
 
 def _fork(request: PageRequest) -> str:
     from_step = request.form.get("from_step", "").strip() or None
-    args = _parse_json(request.form.get("args", ""), "the arguments")
+    args = parse_json(request.form.get("args", ""), "the arguments")
     fork = request.control.runs.fork(request.run().id, from_step, args, by=request.principal.by)
     return link(f"/runs/{fork}", did="forked")
 
 
 def _send(request: PageRequest) -> str:
-    payload = _parse_json(request.form.get("payload", ""), "the payload")
+    payload = parse_json(request.form.get("payload", ""), "the payload")
     topic = request.form.get("topic", "").strip()
     request.control.runs.send(request.run().id, topic, payload, by=request.principal.by)
     return link(f"/runs/{request.id}", did="sent")
-
-
-def _parse_json(text: str, what: str) -> Any:
-    if not text.strip():
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f'{what} must be JSON, such as {{"ok": true}} or "text": {error}') from None
 
 
 def _find(request: PageRequest) -> dict[str, Any] | str:
