@@ -12,11 +12,13 @@ import pytest
 
 from holdfast.control.graphs import GraphInfo, NodeInfo
 from holdfast.control.runs import RunDetails
+from holdfast.errors import ErrorInfo
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
 from holdfast.web.pages.formats import ago, duration
 from holdfast.web.pages.forms import Submission, form_fields, read_form
 from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
+from holdfast.web.pages.overview import group_failures
 from holdfast.web.pages.timeline import build_timeline
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -53,6 +55,25 @@ def test_an_attempt_under_way_goes_on_until_now_and_nothing_begun_has_no_timelin
     assert timeline is not None
     assert [(bar.kind, bar.left, bar.width) for bar in timeline.rows[0].bars] == [("running", 500, 500)]
     assert build_timeline(run_with(("enqueued", 0, 0)), at(10)) is None
+
+
+def failed(message: str, task: str = "charge") -> RunInfo:
+    return RunInfo(
+        id=uuid4(), task=task, queue="q", priority=0, state="failed", attempt=1, crashes=0, created_at=NOON,
+        error=ErrorInfo("error", "ValueError", message),
+    )  # fmt: skip
+
+
+def test_failures_that_differ_only_in_ids_and_numbers_are_one_group():
+    runs = [failed(f"order {n}: no funds on card {1000 + n}") for n in range(5)]
+    runs += [failed("closed"), failed("closed"), failed("order 1: no funds on card 1", task="refund"), failed("7")]
+    groups = [(group.count, group.task, group.message, group.search) for group in group_failures(runs)]
+    assert groups == [
+        (5, "charge", "order #: no funds on card #", ": no funds on card"),
+        (2, "charge", "closed", "ValueError"),
+        (1, "refund", "order 1: no funds on card 1", ": no funds on card"),
+        (1, "charge", "7", "ValueError"),
+    ]
 
 
 def node(name: str, layer: int, needs: tuple[str, ...] = (), state: str = "done", task: str = "t") -> NodeInfo:

@@ -51,7 +51,8 @@ LIMIT_COLUMNS = (
 def queues(shared: SharedOptions) -> None:
     """List queues with their backlog.
 
-    WAITING counts suspended durable functions and blocked runs. OLDEST READY is the age of the oldest ready run.
+    WAITING counts suspended durable functions and blocked runs. OLDEST READY is the time since the first of the ready
+    runs became ready.
 
     \b
     Examples:

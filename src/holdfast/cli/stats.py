@@ -43,9 +43,9 @@ def stats(
 ) -> None:
     """Show throughput, failures, wait times and run times.
 
-    Wait time is from enqueue to first start, including delays; run time is from first start to finish, including
-    retries. Percentiles are accurate to about 10%. The first line counts runs by state; "about" and "at least" mark
-    estimates.
+    Wait time is how long a run was ready before it started, the last time if it started several times; it doesn't
+    include delays, waits and dependencies. Run time is from first start to finish, including retries. Percentiles are
+    accurate to about 10%. The first line counts runs by state; "about" and "at least" mark estimates.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     runs: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of unfinished runs, by state."""
     oldest_ready: float | None = None
-    """Seconds since the oldest ready run was created."""
+    """Seconds since the run that has been ready for the longest time became ready."""
 
 
 class QueueControl:
@@ -38,7 +38,7 @@ class QueueControl:
         oldest: dict[str, float] = {}
         for count in self._store.queues.count_unfinished():
             runs.setdefault(count.queue, {})[count.state] = count.runs
-            if count.state == "ready":
+            if count.oldest is not None:
                 oldest[count.queue] = max(count.now - count.oldest, 0) / MICROS_PER_SECOND
         return [
             QueueInfo(

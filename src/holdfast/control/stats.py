@@ -109,7 +109,7 @@ class Stats(msgspec.Struct, frozen=True):
     failed: int
     cancelled: int
     wait: Percentiles
-    """From enqueue to first start, including delays."""
+    """How long runs were ready before a worker claimed them, without delays and dependencies. Counts the last start."""
     run: Percentiles
     """From first start to finish, including retries and waits."""
 

@@ -20,12 +20,15 @@ class QueueStatus(NamedTuple):
 
 
 class QueueStateCount(NamedTuple):
-    """How many runs of a queue are in an unfinished state, when the oldest was created, and the database time."""
+    """How many runs of a queue are in an unfinished state, and the database time.
+
+    `oldest`: when the first of the ready runs became ready; None for other states.
+    """
 
     queue: str
     state: str
     runs: int
-    oldest: int
+    oldest: int | None
     now: int
 
 

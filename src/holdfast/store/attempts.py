@@ -29,8 +29,9 @@ class AttemptStore(StoreModule):
         A missing claim has lost its run, and nothing was written for it. If several claims of one run report an end, at
         most one is recorded. Safe to repeat: an end that was recorded before the response got lost is returned again.
         """
-        alone = [end for end in ends if not end.in_tree]
-        in_tree = [end for end in ends if end.in_tree]
+        # A run that is handed back becomes ready: the statement for ends in a tree, which are fewer, notes when.
+        in_tree = [end for end in ends if end.in_tree or end.kind == "handed_back"]
+        alone = [end for end in ends if not (end.in_tree or end.kind == "handed_back")] if in_tree else ends
         recorded = EndedClaims(self._end_alone(session, alone) if alone else ())
         if in_tree:
             ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree))

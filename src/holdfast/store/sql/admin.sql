@@ -20,22 +20,22 @@ left join {schema}queues q on q.name = names.name
 order by names.name
 
 -- name: count_unfinished
--- Count unfinished runs of each queue by state, with the creation time of the oldest.
+-- Count unfinished runs of each queue by state, and read when the first of those that are ready became so.
 --
 -- Each state by its own index, so that finished runs cost nothing. A new stored state needs its line, and its index,
 -- here.
 select l.queue, s.state, cast(sum(s.runs) as bigint), min(s.oldest), {now}
 from (
-    select lane, 'ready' as state, count(*) as runs, min(created_at) as oldest
+    select lane, 'ready' as state, count(*) as runs, min(coalesce(ready_at, created_at)) as oldest
     from {schema}runs where state = 'ready' and held is null group by lane
     union all
-    select lane, 'ready', count(*), min(created_at) from {schema}runs where state = 'ready' and held is not null group by lane
+    select lane, 'ready', count(*), min(coalesce(ready_at, created_at)) from {schema}runs where state = 'ready' and held is not null group by lane
     union all
-    select lane, 'scheduled', count(*), min(created_at) from {schema}runs where state = 'scheduled' group by lane
+    select lane, 'scheduled', count(*), null from {schema}runs where state = 'scheduled' group by lane
     union all
-    select lane, 'running', count(*), min(created_at) from {schema}runs where state = 'running' and session is not null group by lane
+    select lane, 'running', count(*), null from {schema}runs where state = 'running' and session is not null group by lane
     union all
-    select lane, state, count(*), min(created_at) from {schema}runs where state in ('waiting', 'blocked') group by lane, state
+    select lane, state, count(*), null from {schema}runs where state in ('waiting', 'blocked') group by lane, state
 ) s
 join {schema}lanes l on l.id = s.lane
 group by l.queue, s.state

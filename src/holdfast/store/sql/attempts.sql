@@ -4,7 +4,7 @@ select 1 from {schema}workers where session = :session and lease_until > {clock}
 
 -- name: end_attempts
 -- only: postgres
--- End attempts (done, failed, retrying or handed back), each with its history row, if they still hold the run's fence.
+-- End attempts (done, failed or retrying), each with its history row, if they still hold the run's fence.
 --
 -- Finds rows by primary key first, checks conditions afterwards, and updates by the ctid of the locked row, so that no
 -- statistics can reorder it (decision 3). A row that changed while the statement began may be skipped: the store tries
@@ -113,6 +113,9 @@ set state = case when each.runs_in_process = 1 and crashes >= max_crashes and (u
         when each.runs_in_process = 1 and crashes >= max_crashes then coalesce(each.error, :too_many)
         else coalesce(each.error, {schema}runs.error) end,
     session = null,
+    ready_at = case
+        when each.runs_in_process = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then ready_at
+        else {now} end,
     records = records + 1,
     finished_at = case when each.runs_in_process = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
     expires_at = case
@@ -156,6 +159,7 @@ set state = case
         ) then 'ready'
         else each.state end,
     turn = case when each.kind in ('waiting', 'moved', 'restarted', 'undoing') then {next_turn({schema}runs, {stamp})} else turn end,
+    ready_at = case when each.state in ('done', 'failed', 'cancelled') then ready_at else {stamp} end,
     resumed = case when each.kind = 'waiting' then 1 else 0 end,
     spent = case when each.kind = 'waiting' then spent + {stamp} - claimed_at else 0 end,
     session = case when each.still_running = 1 then session end,

@@ -110,6 +110,7 @@ set state = case
         when each.state = 'ready' and coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled'
         else each.state end,
     due_at = coalesce(each.run_at, {stamp} + each.delay),
+    ready_at = {stamp},
     deadline = coalesce(deadline, {stamp} + lifetime),
     args = coalesce(each.args, {schema}runs.args),
     pending = each.pending, cause = null

@@ -12,7 +12,7 @@ update {schema}runs
 set state = 'ready', held = case when session is not null or (
         select 1 from {schema}runs old
         where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null limit 1
-    ) = 1 then 'quiescing' end, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,
+    ) = 1 then 'quiescing' end, ready_at = {now}, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,
     isolation = null, resumed = 0, spent = 0,
     error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1,
     started_at = null, finished_at = null, expires_at = null

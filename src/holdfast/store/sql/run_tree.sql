@@ -46,6 +46,7 @@ set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     ending = case when undos = 1 then cast(:state as text) end,
     cause = case when undos = 1 then :error end,
     error = :error, due_at = null, resumed = 0,
+    ready_at = case when undos = 1 then {now} else ready_at end,
     deadline = case when undos = 0 then deadline end,
     held = case when undos = 1 and session is not null then 'quiescing' end,
     failures = case when undos = 0 then failures else 0 end,
@@ -85,7 +86,7 @@ with next as materialized (
     where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and state = 'blocked' and place is not null
     order by place limit cast(:size as bigint)
 )
-update {schema}runs set state = case when due_at > {now} then 'scheduled' else 'ready' end where id {among(next, id)}
+update {schema}runs set state = case when due_at > {now} then 'scheduled' else 'ready' end, ready_at = {now} where id {among(next, id)}
 returning id, {notify_workers}
 
 -- name: count_unfinished_children

@@ -1,11 +1,12 @@
 -- name: aggregate_ended
 -- Count runs that ended within a time by span, lane, state, and histogram buckets of their wait and duration.
 --
+-- The wait is the one before the last claim. A run that was cancelled while it was ready again has none.
 -- `policy/histogram.py` defines the buckets. Logarithms of numeric values would cost several times as much as all the
 -- rest.
 select finished_at - finished_at % cast(:span as bigint) as at, lane, state,
-    case when started_at is not null then
-        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(case when started_at > created_at then started_at - created_at else 0 end as double precision) / cast(1000 as double precision))) as int)
+    case when started_at is not null and claimed_at >= coalesce(ready_at, created_at) then
+        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(claimed_at - coalesce(ready_at, created_at) as double precision) / cast(1000 as double precision))) as int)
         end as waited,
     case when started_at is not null then
         cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(case when finished_at > started_at then finished_at - started_at else 0 end as double precision) / cast(1000 as double precision))) as int)

@@ -4,7 +4,7 @@ with due as materialized (
     select id from {schema}runs where state = 'scheduled' and due_at <= {now}
     order by due_at limit 500 {lock_skip_locked}
 )
-update {schema}runs set state = 'ready', due_at = null, turn = {next_turn({schema}runs, due_at)} where id {among(due, id)}
+update {schema}runs set state = 'ready', due_at = null, ready_at = due_at, turn = {next_turn({schema}runs, due_at)} where id {among(due, id)}
 returning id, {notify_workers}
 
 -- name: read_due_times

@@ -50,7 +50,7 @@ returning {schema}waits.run, {schema}waits.key
 -- Make waiting runs with a resolved wait ready, behind runs that are ready already; they continue their attempt.
 --
 -- coalesce keeps the planner from reading all waiting runs.
-update {schema}runs set state = 'ready', turn = {next_turn({schema}runs, {stamp})}
+update {schema}runs set state = 'ready', ready_at = {stamp}, turn = {next_turn({schema}runs, {stamp})}
 where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
 and (
     select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1

@@ -11,6 +11,7 @@ from uuid import UUID
 from holdfast.control import Control
 from holdfast.control.stats import Estimate, Stats
 from holdfast.model.run import RunInfo
+from holdfast.policy.error_patterns import constant_part, error_pattern
 from holdfast.web.pages.charts import build_charts
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
 from holdfast.web.pages.render import link
@@ -21,17 +22,21 @@ RECENT_FAILURES = 200
 """This many of the latest failures are grouped by error."""
 MAX_GROUPS = 8
 MAX_MESSAGE_CHARS = 160
+MIN_SEARCH_CHARS = 8
 
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Runs of one task that failed with the same error."""
+    """Runs of one task that failed with the same error, apart from ids and numbers in its message."""
 
     task: str
     kind: str
     message: str
+    """The message, or what the different messages have in common."""
     last: datetime
     example: UUID
+    search: str
+    """A text that finds these errors: the part of their messages that is the same."""
     count: int = 0
 
 
@@ -78,15 +83,27 @@ def _all_tenants(control: Control) -> dict[str, Any]:
 
 
 def group_failures(runs: Iterable[RunInfo[Any]]) -> list[FailureGroup]:
-    """Group failed runs by task and error, the most frequent first."""
+    """Group failed runs by task and error, regardless of ids and numbers in messages, the most frequent first."""
     groups: dict[tuple[str, str, str], FailureGroup] = {}
     for run in runs:
         if run.error is None:
             continue
         message = (run.error.message.splitlines() or [""])[0][:MAX_MESSAGE_CHARS]
-        key = run.task, run.error.type, message
-        found = groups.setdefault(key, FailureGroup(*key, run.finished_at or run.created_at, run.id))
-        found.count += 1
+        pattern = error_pattern(message)
+        key = run.task, run.error.type, pattern
+        if key not in groups:
+            search = constant_part(pattern)
+            groups[key] = FailureGroup(
+                run.task,
+                run.error.type,
+                message,
+                run.finished_at or run.created_at,
+                run.id,
+                search if len(search) >= MIN_SEARCH_CHARS else run.error.type,
+            )
+        elif groups[key].message != message:
+            groups[key].message = pattern
+        groups[key].count += 1
     return sorted(groups.values(), key=lambda group: -group.count)
 
 
