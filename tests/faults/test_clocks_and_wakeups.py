@@ -19,7 +19,7 @@ def test_workers_whose_clocks_are_off_keep_leases_and_delays(app, database_url, 
     assert {int(words[1]) for words in ledger.words()} == {ahead.pid, behind.pid}
     now = time.time()
     for row in app.store.sessions.list_live():
-        assert abs(row[3] / 1e6 - now) < 60, "the lease was reckoned with the worker's own clock"
+        assert abs(row[3] / 1e6 - now) < 60, "the lease was computed with the worker's own clock"
     seen: set[int] = set()
 
     def renewed() -> bool:

@@ -1,7 +1,7 @@
 """Rows that something else corrupted, beside healthy ones.
 
 A corrupt run fails with a clear error or stays where it is; claims, recovery, pruning, timers, limits, schedules, lists
-and pages of all others go on. `tests/fuzz/test_stored_rows.py` does the same for the payloads of durable
+and pages of all others continue to work. `tests/fuzz/test_stored_rows.py` does the same for the payloads of durable
 functions, machines and graphs that wait.
 """
 

@@ -1,7 +1,7 @@
 """Durable functions whose worker is killed with -9 at every commit in turn; the outcome is the same as without kills.
 
-`apps/fuzz.py` does it, one run after the other: a worker is killed right before or right after its Nth commit, another
-takes over, for N = 1, 2, 3, … until a run goes through without a kill. What each left is judged here.
+`apps/fuzz.py` executes one run after the other: a worker is killed right before or right after its Nth commit, and
+another one takes over, for N = 1, 2, 3, … until a run finishes without a kill. This module checks the results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.testing.server import create_database, database_of, drop_database
 from tests.faults.apps.durable import ITEMS
 from tests.faults.conftest import APPS
 
-STREAMS = 2  # side by side, each with a database of its own
+STREAMS = 2  # concurrently, each with its own database
 TALKED = ["talks", "sends"]
 EVERYTHING = ["s1", "s2", "g1", "g2", "c1", *TALKED, *ITEMS, "r1", "e1", "e2", "g3"]
 UNDOING = ["u1", "u2", "c1", "u3", "undo-u3", "undo-u2", "undo-plain", "undo-u1"]
@@ -112,9 +112,9 @@ def check_point(task, facts):
         for name in EFFECTS[task]:
             grown = more[name] - count[name]
             if name in before["finished"]:
-                assert grown == 0, f"{name} was finished, and was done again"
+                assert grown == 0, f"{name} was recorded, and ran again"
             elif name in after["finished"]:
-                assert grown == 1, f"{name} was done {grown} times by one worker"
+                assert grown == 1, f"{name} ran {grown} times on one worker"
             else:
                 assert grown <= 1
     return len(killed)
@@ -122,7 +122,9 @@ def check_point(task, facts):
 
 def check_end(task, end):
     states = Counter((row[1], row[2]) for row in end["runs"])
-    assert Counter(row[1] for row in end["runs"]) == RUNS[task], "a child or an independent run was made twice, or not"
+    assert Counter(row[1] for row in end["runs"]) == RUNS[task], (
+        "a child or an independent run was created twice, or not at all"
+    )
     [(state, result, error)] = [row[2:5] for row in end["runs"] if row[1] == task]
     assert end["rows"] == ROWS.get(task, ["t1", "t2"])
     if task.startswith("undoing"):
@@ -171,7 +173,7 @@ def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, process
     points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=wanted)
     kills = sum(check_point(task, facts) for facts in points)
     counted = [facts for facts in points if "-p0" in facts["mark"]]
-    assert sum(not facts["places"] for facts in counted) == STREAMS, "each point but the last of a stream is a kill"
+    assert sum(not facts["places"] for facts in counted) == STREAMS, "every point except the last of a series is a kill"
     assert kills >= ENOUGH[task] / stride + len(wanted)
     assert places(points) >= wanted
     if slow:
@@ -183,5 +185,5 @@ def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, process
 def test_workers_that_each_die_after_a_few_commits_finish_all_runs(urls, processes, tmp_path, slow, task, first):
     points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 13)
     kills = sum(check_point(task, facts) for facts in points)
-    assert max(len(facts["codes"]) for facts in points) > 3, "several died, one after the other"
+    assert max(len(facts["codes"]) for facts in points) > 3, "several workers died, one after the other"
     assert kills >= len(points) - STREAMS + 2

@@ -23,7 +23,7 @@ def make_disk(tmp_path_factory):
         parent = tmp_path_factory.mktemp("small")
         for folder in (parent, *parent.parents[:3]):
             if folder.stat().st_mode & 0o777 == 0o700:
-                folder.chmod(0o755)  # PostgreSQL's own user comes this way
+                folder.chmod(0o755)  # the user of the PostgreSQL server needs access
         made.append(Disk(parent / "disk", megabytes))
         if made[-1].missing is not None:
             pytest.skip(made[-1].missing)
@@ -76,7 +76,7 @@ def test_a_full_disk_under_postgres_is_a_typed_error_and_work_resumes(make_disk,
         acknowledged, _ = fill_and_enqueue(disk, app)
         assert worker.alive
         disk.clear()
-        server.start()  # where it had no room for its log of writes, it has stopped
+        server.start()  # without space for its WAL, the server has stopped
         with Holdfast(url) as other:
             other.remote("count").enqueue(999_999)
             wait_until(lambda: states(other) == {"done": 51 + acknowledged}, 120)

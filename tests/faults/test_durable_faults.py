@@ -67,7 +67,7 @@ def test_writes_of_a_worker_stopped_past_its_lease_are_rejected(
     assert ("after", stopped.pid) in said(ledger, "bystander")
     assert {mark for mark, pid in said(ledger, "passed") if pid == stopped.pid} <= {"finish"}
     assert said(ledger, "passed") >= {(mark, peer.pid) for mark in LATE}
-    assert everything_in(app) == facts, "something of what the stopped worker said was written"
+    assert everything_in(app) == facts, "a write of the stopped worker was accepted"
     assert fetch(app, "select payload from {}events where emitted_at is not null") == [(str(peer.pid),)]
     assert fetch(app, "select name from effects") == [(str(peer.pid),)]
     assert fetch(app, "select data from {}chunks") == [(str(peer.pid),)]
@@ -122,7 +122,7 @@ def test_a_transaction_killed_at_any_statement_takes_effect_once(database_url, p
     assert len(killed) == 4 + 1 + 1
     assert all(len(facts["places"]) == 1 for facts in killed)
     there = [facts["looks"][0]["rows"] for facts in killed]
-    assert there == [[]] * 5 + [["p1", "p2", "p3"]], "only a commit makes it last"
+    assert there == [[]] * 5 + [["p1", "p2", "p3"]], "only a commit makes it durable"
     for facts in points:
         assert facts["looks"][-1]["rows"] == ["p1", "p2", "p3"]
         [run] = facts["looks"][-1]["runs"]

@@ -58,8 +58,8 @@ def check(app, run, ledger, *, nodes, kills):
     assert set(ran) == {str(n) for n in range(nodes)}, "lost"
     assert check_graphs(lambda text: fetch(app, text)) == {"done": nodes}
     assert records(app)["done"] == nodes + 1, "an end was recorded twice"
-    most = kills * 2 * CONCURRENCY  # what they were at, and as many ends on their way to the database
-    assert 1 <= extra <= most, "either no kill hit a running node, or work was done again needlessly"
+    most = kills * 2 * CONCURRENCY  # the running nodes, and as many ends that were not committed
+    assert 1 <= extra <= most, "either no kill hit a running node, or finished work was repeated"
     assert extra <= taken_over(app) <= most
     return extra
 

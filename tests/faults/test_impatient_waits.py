@@ -7,7 +7,7 @@ from pathlib import Path
 APP = Path(__file__).resolve().parent / "apps" / "impatient.py"
 
 
-def test_forty_waits_inside_a_timeout_are_all_refused(app, database_url, processes, ledger):
+def test_forty_waits_inside_a_timeout_are_all_rejected(app, database_url, processes, ledger):
     impatient = app.remote("impatient")
     runs = impatient.enqueue_many([(number,) for number in range(40)])
     for worker in [processes.start(APP, database_url, ledger.path) for _ in range(2)]:

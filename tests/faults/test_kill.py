@@ -39,8 +39,8 @@ def check(app, ledger, *, jobs, kills):
     assert set(ran) == {str(n) for n in range(jobs)}, "lost"
     assert ended_once(app)
     assert records(app)["done"] == jobs
-    most = kills * 2 * CONCURRENCY  # what they were at, and as many ends on their way to the database
-    assert 1 <= extra <= most, "either no kill hit a running job, or work was done again needlessly"
+    most = kills * 2 * CONCURRENCY  # the running jobs, and as many ends that were not committed
+    assert 1 <= extra <= most, "either no kill hit a running job, or finished work was repeated"
     assert extra <= taken_over(app) <= most
     return extra
 

@@ -1,7 +1,7 @@
-"""A commit that was sent over a connection that then broke, and that the server carries out only while it is repeated.
+"""A commit sent over a connection that then broke, which the server executes only while the client repeats it.
 
-That happens when a server hangs in a slow write and the worker, tired of waiting, tries again on a new connection: what
-the first try did can't be seen yet, only its locks can be felt.
+That happens when a server hangs in a slow write and the worker retries on a new connection: the changes of the first
+try aren't visible yet, but its locks block the second.
 """
 
 from __future__ import annotations

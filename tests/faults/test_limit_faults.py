@@ -85,4 +85,4 @@ def test_no_window_exceeds_the_rate(app, start):
 def test_several_workers_use_the_full_rate(app, start):
     began = start_often(app, start, workers=4, count=40, period=4, periods=8, timeout=300)
     taken = (began[-1] - began[0]) / SECOND
-    assert 7 * 4 / taken >= 0.95, f"eight lots in {taken:.2f} s, where 28 s are the least"
+    assert 7 * 4 / taken >= 0.95, f"eight windows in {taken:.2f} s; the minimum is 28 s"

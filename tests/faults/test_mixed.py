@@ -1,5 +1,7 @@
-"""Runs of all kinds, and among them some that block the loop, hang threads, hold the GIL and kill their process: those
-fail by their own policy, everything else ends well, soon, and is charged with nothing."""
+"""A mixed load with culprits: runs that block the loop, hang threads, hold the GIL or kill their process.
+
+Culprits fail by their own policy. All other runs succeed soon and aren't charged.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def check(outcome, scale):
 
 @pytest.mark.parametrize("supervisors", [0, 1], ids=["unsupervised", "supervised"])
 def test_only_culprits_fail_and_only_they_are_charged(database_url, tmp_path, supervisors):
-    scale = replace(SMALL, seed=supervisors)  # which decides on the kinds of culprits too
+    scale = replace(SMALL, seed=supervisors)  # the seed also selects the kinds of culprits
     fleet = Fleet(tmp_path, database_url, scale, workers=3, supervisors=supervisors)
     outcome, seconds = play(database_url, tmp_path, scale, fleet)
     print(figures(outcome, fleet, seconds, "small"))  # noqa: T201 - shown when it fails
@@ -60,4 +62,4 @@ def test_of_twenty_thousand_runs_only_culprits_fail(database_url, tmp_path, supe
     with capsys.disabled():
         title = f"{database_url.split(':')[0]}, {'supervised' if supervisors else 'unsupervised'}"
         print("\n" + figures(outcome, fleet, seconds, title))  # noqa: T201 - the figures are the point
-    check(outcome, LARGE)  # how late runs end depends on the machine's capacity: the figures tell
+    check(outcome, LARGE)  # lateness depends on the capacity of the machine, so it is only printed

@@ -43,7 +43,7 @@ def test_jobs_and_durable_functions_run_and_the_runs_of_a_killed_worker_are_take
     for run in runs[:6]:
         run.send("note", "first")
     wait_until(lambda: len(ledger.lines()) > 40)
-    assert servers(postgres_url) <= bouncer.CONNECTIONS, "it isn't pgbouncer that they talk to"
+    assert servers(postgres_url) <= bouncer.CONNECTIONS, "the connections bypass pgbouncer"
     workers[0].kill()
     for run in runs[:6]:
         assert run.result(timeout=60)[:2] == ["s1", "s2"]

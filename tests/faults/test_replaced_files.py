@@ -1,5 +1,7 @@
-"""SQLite: a file or a log that is taken away from under a program stops it, and what others do to the file in the same
-process loses nothing that was acknowledged."""
+"""SQLite: a program stops when its file or WAL is removed or replaced.
+
+Other access to the file in the same process loses no acknowledged writes.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ def test_all_later_calls_fail_too(sqlite_url: str, file: Path) -> None:
         with pytest.raises(StoreReplaced), app.transaction():
             pass
     file.with_name("moved.db").rename(file)
-    with pytest.raises(StoreReplaced):  # nobody knows what happened meanwhile
+    with pytest.raises(StoreReplaced):  # its outcome is unknown
         task.enqueue(3)
     app.close()
     with Holdfast(sqlite_url) as again:  # the write that noticed it may have reached the moved file, the others didn't

@@ -30,7 +30,7 @@ def slots_of(ledger) -> list[int]:
 def wait_for_slots(ledger, count: int) -> None:
     """Wait for a number of consecutive slots with one run each."""
     wait_until(lambda: (slots := slots_of(ledger)) and set(slots) >= set(range(min(slots), min(slots) + count)))
-    assert len(set(slots_of(ledger))) == len(slots_of(ledger)), "a slot was made twice"
+    assert len(set(slots_of(ledger))) == len(slots_of(ledger)), "a slot has two runs"
 
 
 @pytest.mark.parametrize("at", ["add_runs", "add_slots", "advance_schedules", "commit"])
@@ -48,5 +48,5 @@ def test_workers_with_wrong_clocks_create_one_run_per_slot_on_time(start, ledger
         worker.wait_for("worker started", timeout=60)
     wait_for_slots(ledger, len(ledger.lines()) + 3)
     now = time.time()
-    assert all(-60 < now - slot < 240 for slot in slots_of(ledger)), "slots were reckoned with a worker's own clock"
+    assert all(-60 < now - slot < 240 for slot in slots_of(ledger)), "slots were computed with a worker's own clock"
     assert all(float(words[2]) >= int(words[0]) for words in ledger.words()), "a run began before its slot"

@@ -27,7 +27,7 @@ def drain_with_crashes(server, connect, start_worker, ledger, *, jobs, crashes, 
     workers = [start_worker(url, lease=3) for _ in range(2)]
     for crash in range(crashes):
         wait_until(lambda crash=crash: len(ledger.lines()) >= (crash + 1) * jobs // (crashes + 2), timeout)
-        assert when_up(lambda: states(app))["done"] < jobs, "it was over before the server crashed"
+        assert when_up(lambda: states(app))["done"] < jobs, "all runs ended before the server crashed"
         server.kill()
         assert not server.running
         server.start()
@@ -90,7 +90,7 @@ def test_dead_sessions_own_no_runs_after_a_server_crash_during_recovery(durable_
     wait_until(lambda: (when_up(lambda: records(app)) or {"worker_lost": 0})["worker_lost"] >= 800, 60)
     assert fetch(app, f"select count(*) from {{}}runs where session like '%:{dead.pid}:%'") == [(0,)]
     assert peer.alive
-    # every one of them can be had again
+    # each can be claimed again
     app.store.sessions.open("test", "test", 60_000_000, "{}")
     claimed = sum(len(app.store.claims.claim("test", app.store.lanes.refresh(), 512)) for _ in range(3))
     assert claimed >= 790

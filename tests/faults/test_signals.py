@@ -53,7 +53,7 @@ def test_runs_that_end_within_the_grace_are_done(app, database_url, start_worker
     ledger.path.with_name("release0").touch()
     assert worker.wait() == 0
     assert run.result(timeout=5) == 0
-    assert late.info().state == "ready", "claimed after it was told to stop"
+    assert late.info().state == "ready", "claimed after the stop request"
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])

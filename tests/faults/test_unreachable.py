@@ -16,7 +16,7 @@ from tests.support.blackhole import BlackHole
 from tests.support.wait_until import wait_until
 
 LEASE = 3.0
-CONNECTIONS = 6  # lines and listener of a worker, each of which tries by itself
+CONNECTIONS = 6  # connections and listener of a worker, which retry independently
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,10 @@ def server():
 
 
 @pytest.fixture
-def road(server):
-    proxy = BlackHole(server.port)
-    yield proxy
-    proxy.close()
+def proxy(server):
+    black_hole = BlackHole(server.port)
+    yield black_hole
+    black_hole.close()
 
 
 def times(ledger, what):
@@ -37,26 +37,26 @@ def times(ledger, what):
 
 
 def test_a_disconnected_worker_stops_its_runs_before_the_lease_expires_and_reconnects(
-    server, road, connect, start_worker, ledger
+    server, proxy, connect, start_worker, ledger
 ):
     url = server.create_database()
     app = connect(url)
-    worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
-    wait_until(lambda: len(road.accepted) >= 4, what="connections through the proxy")
+    worker = start_worker(url.replace(f"port={server.port}", f"port={proxy.port}"), lease=LEASE)
+    wait_until(lambda: len(proxy.accepted) >= 4, what="connections through the proxy")
     run = app.remote("hold").enqueue()
     wait_until(lambda: times(ledger, "began"))
-    road.close_road()
+    proxy.block()
     cut_at = time.monotonic()
     wait_until(lambda: times(ledger, "cancelled"))
     [(_, _, _, lease_until, _)] = app.store.sessions.list_live()
-    assert times(ledger, "cancelled")[0] < lease_until / 1e6, "it still ran when its lease was over"
+    assert times(ledger, "cancelled")[0] < lease_until / 1e6, "it still ran when its lease had expired"
     wait_until(lambda: time.monotonic() > cut_at + 5 * LEASE)
-    tries = [at for at in road.accepted if at > cut_at]
+    tries = [at for at in proxy.accepted if at > cut_at]
     assert 1 <= len(tries) <= CONNECTIONS * (5 * LEASE + 1)
     assert worker.alive
     assert app.store.sessions.list_live() == []
     ledger.path.with_name("release1").touch()
-    road.open_road()
+    proxy.unblock()
     assert run.result(timeout=60) == 1
     assert [entry.kind for entry in run.history()] == ["enqueued", "started", "worker_lost", "started", "done"]
     assert len(times(ledger, "began")) == 2
@@ -65,20 +65,20 @@ def test_a_disconnected_worker_stops_its_runs_before_the_lease_expires_and_recon
     assert worker.wait() == 0
 
 
-def test_no_connection_is_retried_more_than_once_a_second(server, road, start_worker):
+def test_no_connection_is_retried_more_than_once_a_second(server, proxy, start_worker):
     """A refused connection fails at once, so only the worker's own pauses limit the rate."""
     url = server.create_database()
-    worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
-    road._target = 1  # nobody listens there: the connection is closed at once
+    worker = start_worker(url.replace(f"port={server.port}", f"port={proxy.port}"), lease=LEASE)
+    proxy._target = 1  # nobody listens there: the connection is closed at once
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'holdfast %'"
         )
-    before = len(road.accepted)
+    before = len(proxy.accepted)
     began = time.monotonic()
     wait_until(lambda: time.monotonic() > began + 5)
     seconds = time.monotonic() - began
-    tries = len(road.accepted) - before
+    tries = len(proxy.accepted) - before
     assert worker.alive
     assert 3 <= tries <= CONNECTIONS * (seconds + 2)
 

@@ -68,7 +68,7 @@ def test_a_client_gets_the_result_although_the_server_restarts(durable_server, c
     wait_until(lambda: ledger.lines() and has_waiting_client(app))
     durable_server.kill()
     assert not durable_server.running
-    looked = time.monotonic() + 2  # so that they look, again and again, and find nobody
+    looked = time.monotonic() + 2  # so that clients poll during the outage
     wait_until(lambda: time.monotonic() > looked)
     assert not any(each.done() for each in waiting)
     durable_server.start()

@@ -70,7 +70,7 @@ def race(app, connect, url, pairs, emitters=4):
     """Race runs that register waits against emits of their events."""
     about_to: queue.SimpleQueue[int] = queue.SimpleQueue()
     chance = random.Random(pairs)
-    quiet = {n for n in range(pairs) if n % 20 == 7}  # what these wait for isn't emitted
+    quiet = {n for n in range(pairs) if n % 20 == 7}  # their events aren't emitted
 
     @app.task(name="pair")
     async def pair(ctx: Context, n: int) -> int:
@@ -110,7 +110,7 @@ def race(app, connect, url, pairs, emitters=4):
     assert sorted(n for n, _ in results(app)) == sorted(set(range(pairs)) - quiet)
     settled = {"event"} | {outcome for (outcome,) in fetch(app, "select outcome from {}waits") if outcome is not None}
     assert settled == {"event"}
-    assert len(fetch(app, "select 1 from {}waits")) == len(quiet), "a phantom, or a wait that nobody ended"
+    assert len(fetch(app, "select 1 from {}waits")) == len(quiet), "a spurious wake-up, or a lost one"
 
 
 def results(app):
@@ -167,7 +167,7 @@ def test_suspended_runs_cost_a_worker_no_memory_and_each_wakes_within_a_second(a
             fresh.kill()
     assert sizes[99_000] < sizes[1_000] + 10, sizes
     sample = random.Random(1).sample(range(1000, 99_000), 100)
-    usual = []  # what this machine takes just now for a run that waits for nothing
+    usual = []  # how long this machine currently takes for a run without a wait
     for n in sample:
         assert app.emit(f"go 99000-{n}", n)
         beside = app.remote("bystander").enqueue("x")

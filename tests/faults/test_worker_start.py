@@ -188,7 +188,7 @@ def test_a_signal_during_a_long_start_hook_ends_the_worker_at_once(start, sqlite
     assert worker.wait(timeout=15) == 0, worker.log
     assert "Traceback" not in worker.log
     assert ("interrupted" in ledger.lines()) == (hook == "on_loop")
-    if hook != "blocks_the_loop":  # then nothing on it can be closed
+    if hook != "blocks_the_loop":  # its connection can't be closed then
         assert ledger.lines()[-2:] == ["closed too", "closed"]
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of graphs, on a worker inside the test's own process."""
+"""Fixtures for tests of graphs, with a worker in the test process."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def tasks(app: Holdfast, ledger: Ledger) -> Tasks:  # noqa: F811
 
 @pytest.fixture
 def timed_tasks(timed_app: Holdfast, ledger: Ledger) -> Tasks:  # noqa: F811
-    """The same in the app whose database believes the test's clock."""
+    """The same in an app whose database uses the clock of the test."""
     return Tasks(timed_app, ledger)

@@ -15,7 +15,7 @@ from tests.support.graphs import codes, node, states, submitted
 
 @pytest.fixture
 def grown(app, tasks):
-    """A run with a node of every end, and an open gate that keeps it unfinished."""
+    """A run with a node for every outcome, and an open gate that keeps it unfinished."""
     g = Graph("g")
     done = g.add(tasks.give, {"n": 1}, name="done")
     g.add(tasks.fail, name="failed")
@@ -50,7 +50,7 @@ def test_appended_nodes_run_and_are_part_of_the_graph(app, tasks, grown):
     grown.gate("gate").complete()
     drain(app)
     assert grown.nodes()["y"].result == [1]
-    assert state(grown) == "failed", "of what was there before"
+    assert state(grown) == "failed", "the result of a node that existed before"
 
 
 def test_a_graph_finishes_after_its_appended_nodes(app, tasks):
@@ -66,7 +66,7 @@ def test_a_graph_finishes_after_its_appended_nodes(app, tasks):
     assert kinds[1:] == [("appended", {"key": "1", "nodes": 1}), ("done", {})]
 
 
-def test_the_same_key_again_appends_nothing(app, tasks, grown):
+def test_repeating_a_key_appends_nothing(app, tasks, grown):
     before = len(grown.nodes())
     for names in (("x", "y"), ("x", "y"), ("y", "x")):
         grown.append(more(tasks, *names), key="1")
@@ -79,7 +79,7 @@ def test_the_same_key_again_appends_nothing(app, tasks, grown):
     assert len(grown.nodes()) == before + 3
 
 
-def test_keys_are_of_one_run(app, tasks):
+def test_a_key_belongs_to_one_run(app, tasks):
     g = Graph("g", key="1")
     g.gate("gate")
     runs = [app.submit(g), app.submit(only_a_gate())]
@@ -110,14 +110,14 @@ def test_repeating_a_key_is_allowed_after_the_graph_finished(app, tasks):
     run.append(more(tasks, "x"), key="1")
 
 
-def test_a_refused_append_leaves_its_key_free(app, tasks, grown):
+def test_a_rejected_append_does_not_use_its_key(app, tasks, grown):
     with refused("has a node 'done' already"):
         grown.append(more(tasks, "x", "done"), key="1")
     grown.append(more(tasks, "x"), key="1")
     assert "x" in states(grown)
 
 
-def test_names_that_dont_fit_are_refused(app, tasks, grown):
+def test_duplicate_and_unknown_names_are_rejected(app, tasks, grown):
     with refused(f"graph run {grown.id} has a node 'gate' already: give the appended one another name"):
         grown.append(more(tasks, "gate"), key="1")
     with refused(f"graph run {grown.id} has no node 'nobody', which appended nodes need"):
@@ -192,7 +192,7 @@ def test_appended_nodes_see_the_outcome_of_finished_nodes(app, tasks, grown):
     assert messages["after spoilt"] == "node failed failed"
 
 
-def test_nodes_that_are_skipped_at_once_may_be_all_that_is_appended(app, tasks):
+def test_all_appended_nodes_may_be_skipped_at_once(app, tasks):
     run = app.submit(only_a_gate())
     run.gate("gate").complete()
     assert state(run) == "done"
@@ -226,7 +226,7 @@ def test_gates_and_graphs_can_be_appended(app, tasks, grown):
     assert grown.nodes()["takes"].result == 5
 
 
-def test_a_graph_within_a_graph_can_grow(app, tasks):
+def test_nodes_can_be_appended_to_a_nested_graph(app, tasks):
     g = Graph("outer")
     nested = g.add(only_a_gate(), name="nested")
     g.add(tasks.give, nested.output, name="then")
@@ -239,7 +239,7 @@ def test_a_graph_within_a_graph_can_grow(app, tasks):
     assert run.result(timeout=5)["then"] == {"gate": None, "x": None}
 
 
-async def test_the_awaited_verb(app, tasks):
+async def test_aappend_appends_like_append(app, tasks):
     run = await app.asubmit(only_a_gate())
     await run.aappend(more(tasks, "x"), key="1")
     await run.aappend(more(tasks, "x"), key="1")

@@ -26,7 +26,7 @@ def states(run):
     return {name: info.state for name, info in run.nodes().items()}
 
 
-def test_a_blocked_inner_graph_cannot_grow(app, give):
+def test_a_blocked_nested_graph_rejects_appends(app, give):
     part = Graph("part")
     part.add(give, 1, name="own")
     graph = Graph("whole")
@@ -45,7 +45,7 @@ def test_a_blocked_inner_graph_cannot_grow(app, give):
     assert (state(run), states(inner)) == ("done", {"own": "done", "more": "done"})
 
 
-def test_conditions_joined_in_a_loop_stay_flat_and_deep_ones_are_refused(app, give):
+def test_conditions_joined_in_a_loop_stay_flat_and_deep_ones_are_rejected(app, give):
     graph = Graph("deep")
     first = graph.add(give, 1, name="first")
     loop = any_of(first.failed)
@@ -61,7 +61,7 @@ def test_conditions_joined_in_a_loop_stay_flat_and_deep_ones_are_refused(app, gi
     assert (state(run), states(run)) == ("done", {"first": "done", "second": "done"})
 
 
-def test_nested_graphs_cost_is_linear(app, give):
+def test_the_cost_of_nested_graphs_is_linear(app, give):
     graph = Graph("0")
     graph.add(give, 0, name="work")
     for level in range(1, 25):
@@ -76,7 +76,7 @@ def test_nested_graphs_cost_is_linear(app, give):
     assert state(run) == "done"
 
 
-def test_arguments_nested_too_deep_are_refused(app, give):
+def test_arguments_nested_too_deeply_are_rejected(app, give):
     @app.task(name="any")
     def anything(value: object) -> None: ...
 
@@ -87,7 +87,7 @@ def test_arguments_nested_too_deep_are_refused(app, give):
         Graph("g").add(anything, deep)
 
 
-def test_a_text_made_of_an_output_is_refused(give):
+def test_formatting_an_output_as_text_is_rejected(give):
     graph = Graph("g")
     first = graph.add(give, 1, name="first")
     for make in (lambda: f"{first.output} rows", lambda: "rows: " + str(first.output), lambda: f"{first.output}"):
@@ -95,7 +95,7 @@ def test_a_text_made_of_an_output_is_refused(give):
             make()
 
 
-def test_times_of_nodes_outlive_a_retry(timed_app, clock):
+def test_node_times_survive_a_retry(timed_app, clock):
     later = datetime.fromtimestamp(clock() / 1_000_000, UTC) + timedelta(hours=1)
     broken = [True]
 
@@ -139,7 +139,7 @@ def test_the_defaults_of_a_gates_type_are_filled_in(app, give):
     assert run.result(timeout=5) == {"approve": {"by": "ada", "limit": 100, "tags": None}, "budget": 100}
 
 
-def test_the_beginning_of_a_graphs_id_is_enough(app, give):
+def test_a_prefix_of_a_graphs_id_is_accepted(app, give):
     graph = Graph("g")
     for number in range(20):
         graph.add(give, number)
@@ -147,7 +147,7 @@ def test_the_beginning_of_a_graphs_id_is_enough(app, give):
     assert Control(app.store).runs.find(str(run.id)[:13]) == run.id
 
 
-def test_why_of_a_graph_gives_the_reasons_of_its_nodes(app, give):
+def test_why_of_a_graph_lists_the_reasons_of_its_nodes(app, give):
     graph = Graph("g")
     graph.add(give, 1, name="first")
     inner = Graph("inner")

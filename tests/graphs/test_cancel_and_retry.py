@@ -14,7 +14,7 @@ from tests.support.wait_until import wait_until
 
 
 def etl(tasks):
-    """A node that is done, one that fails, and all that hangs on it."""
+    """A node that succeeds, one that fails, and nodes that depend on it."""
     g = Graph("etl")
     a = g.add(tasks.give, 1, name="a")
     b = g.add(tasks.fail, "b", name="b", after=[a])
@@ -27,7 +27,7 @@ def etl(tasks):
 
 
 def nested(tasks):
-    """A graph within a graph within a graph, with a node that fails at the bottom."""
+    """A graph nested in a nested graph, with a failing node at the bottom."""
     bottom = Graph("bottom")
     bottom.add(tasks.give, 1, name="fine")
     bottom.add(tasks.fail, name="bad")
@@ -122,14 +122,14 @@ def test_a_blocked_node_can_be_cancelled(app, tasks):
     drain(app)
     assert states(run) == {"gate": "waiting", "x": "cancelled", "else": "done"}
     run.gate("gate").complete()
-    assert states(run)["x"] == "cancelled", "what would have released it comes too late"
+    assert states(run)["x"] == "cancelled", "the end of its dependency comes too late to release it"
     assert state(run) == "failed"
 
 
 # Retry
 
 
-def test_a_retry_runs_what_failed_or_was_skipped_and_keeps_what_is_done(app, tasks, ledger):
+def test_a_retry_runs_failed_and_skipped_nodes_and_keeps_finished_ones(app, tasks, ledger):
     run = submitted(app, etl(tasks))
     before = {"a": "done", "b": "failed", "c": "skipped", "d": "skipped", "alert": "done", "clean": "done"}
     assert states(run) == before | {"off": "skipped"}
@@ -158,7 +158,7 @@ def test_a_retry_that_fails_again_ends_as_before(app, tasks):
 
 
 def test_skipped_nodes_are_decided_again_after_a_retry(app, tasks):
-    """First `alert` was skipped, then a failure elsewhere made the graph fail; at the retry nothing fails."""
+    """First `alert` is skipped and another node fails the graph; in the retry nothing fails."""
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     g.add(tasks.give, name="alert", after=[a.failed])
@@ -170,7 +170,7 @@ def test_skipped_nodes_are_decided_again_after_a_retry(app, tasks):
     assert (states(run), state(run)) == ({"a": "done", "alert": "skipped", "bad": "done"}, "done")
 
 
-def test_a_retry_reaches_the_node_that_failed_through_all_graphs_within(app, tasks, ledger):
+def test_a_retry_reaches_a_failed_node_of_a_nested_graph(app, tasks, ledger):
     run = submitted(app, nested(tasks))
     assert (state(run), states(run)) == ("failed", {"middle": "failed", "then": "skipped"})
     middle = node(app, run, "middle")
@@ -186,7 +186,7 @@ def test_a_retry_reaches_the_node_that_failed_through_all_graphs_within(app, tas
     assert ledger.counts()["give 1"] == 1
 
 
-def test_a_graph_within_that_was_skipped_begins_at_the_retry(app, tasks):
+def test_a_skipped_nested_graph_starts_at_the_retry(app, tasks):
     inner = Graph("inner")
     inner.add(tasks.give, 1, name="within")
     g = Graph("g")
@@ -199,7 +199,7 @@ def test_a_graph_within_that_was_skipped_begins_at_the_retry(app, tasks):
     assert run.result(timeout=5)["inner"] == {"within": 1}
 
 
-def test_a_cancelled_graph_goes_on_where_it_was(app, tasks):
+def test_a_retried_graph_continues_where_it_was_cancelled(app, tasks):
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     inner = Graph("inner")
@@ -259,7 +259,7 @@ def test_an_early_gate_output_survives_a_cancel(app, tasks):
     assert run.result(timeout=5) == {"a": None, "gate": 5}
 
 
-def test_what_can_be_retried(app, tasks):
+def test_only_failed_and_cancelled_graphs_can_be_retried(app, tasks):
     g = Graph("g")
     g.add(tasks.give, name="a")
     run = submitted(app, g)
@@ -269,10 +269,10 @@ def test_what_can_be_retried(app, tasks):
     waiting.gate("gate")
     run = app.submit(waiting)
     run.retry()
-    assert kinds(run) == ["enqueued"], "an unfinished graph is left as it is"
+    assert kinds(run) == ["enqueued"], "an unfinished graph is unchanged"
 
 
-def test_a_node_cant_be_retried_alone(app, tasks):
+def test_a_node_cannot_be_retried_alone(app, tasks):
     run = submitted(app, nested(tasks))
     middle = node(app, run, "middle")
     for below, name, graph in ((middle, "middle", run), (node(app, middle, "bottom"), "bottom", middle)):
@@ -283,7 +283,7 @@ def test_a_node_cant_be_retried_alone(app, tasks):
     assert state(run) == "failed"
 
 
-def test_a_graph_that_was_retried_can_grow_and_be_cancelled(app, tasks):
+def test_a_retried_graph_accepts_appends_and_a_cancel(app, tasks):
     run = submitted(app, etl(tasks))
     run.retry()
     more = Graph("more")
@@ -298,8 +298,8 @@ def test_a_graph_that_was_retried_can_grow_and_be_cancelled(app, tasks):
     assert state(run) == "done"
 
 
-def test_a_retry_waits_until_the_old_attempt_of_a_node_is_over(app, tasks, ledger):
-    """The worker that is at it learns of the cancel late: two attempts must not run beside each other."""
+def test_a_retry_waits_until_the_old_attempt_of_a_node_has_ended(app, tasks, ledger):
+    """Its worker notices the cancellation late: two attempts must not run at the same time."""
     at_it, go_on = threading.Event(), threading.Event()
 
     @app.task(name="slow", retry=ONCE)
@@ -324,7 +324,7 @@ def test_a_retry_waits_until_the_old_attempt_of_a_node_is_over(app, tasks, ledge
     assert ledger.lines() == ["begins", "ends", "begins", "ends", "give ok"]
 
 
-def test_a_durable_node_keeps_its_checkpoints_over_a_retry(app, tasks, ledger):
+def test_a_durable_node_keeps_its_checkpoints_in_a_retry(app, tasks, ledger):
     def step(what: str) -> str:
         ledger.write(what)
         return what

@@ -31,7 +31,7 @@ class Model(BaseModel):
 
 
 def gated(tasks, **settings):
-    """A gate, a node behind it that takes its output, and one for when it fails."""
+    """A gate, a node that takes its output, and a node that runs if it fails."""
     g = Graph("gated")
     gate = g.gate("ok", **settings)
     g.add(tasks.give, gate.output, name="then", after=[gate])
@@ -48,7 +48,7 @@ def history(app, run, name="ok"):
     return [(entry.kind, dict(entry.data)) for entry in node(app, run, name).history()][1:]
 
 
-def test_a_graph_whose_gates_are_open_waits_and_goes_on_when_they_are_complete(app, run):
+def test_a_graph_waits_for_its_open_gates_and_continues_when_they_are_completed(app, run):
     assert (state(run), states(run)) == ("waiting", {"ok": "waiting", "then": "blocked", "else": "blocked"})
     assert run.gate("ok").complete({"n": 1}) is True
     assert (state(run), states(run)["then"]) == ("running", "ready")
@@ -57,7 +57,7 @@ def test_a_graph_whose_gates_are_open_waits_and_goes_on_when_they_are_complete(a
     assert states(run)["else"] == "skipped"
 
 
-def test_a_gate_that_fails_says_why(app, run):
+def test_a_failed_gate_has_the_given_reason(app, run):
     assert run.gate("ok").fail("too dear") is True
     drain(app)
     assert states(run) == {"ok": "failed", "then": "skipped", "else": "done"}
@@ -66,16 +66,16 @@ def test_a_gate_that_fails_says_why(app, run):
     assert (state(run), run.info().error.message) == ("failed", "node ok failed: GateFailed: too dear")
 
 
-def test_the_same_outcome_again_changes_nothing(app, run):
+def test_repeating_an_outcome_changes_nothing(app, run):
     gate = run.gate("ok")
     assert gate.complete({"a": 1, "b": [2.5]}) is True
     assert gate.complete({"b": [2.5], "a": 1}) is False
     drain(app)
-    assert gate.complete({"a": 1, "b": [2.5]}) is False, "also when the graph is over"
+    assert gate.complete({"a": 1, "b": [2.5]}) is False, "also after the graph has finished"
     assert [kind for kind, _ in history(app, run)] == ["completed"]
 
 
-def test_another_outcome_is_a_conflict_that_names_the_gate(app, run):
+def test_a_different_outcome_is_a_conflict_that_names_the_gate(app, run):
     gate = run.gate("ok")
     gate.complete(1)
     for other in (
@@ -90,7 +90,7 @@ def test_another_outcome_is_a_conflict_that_names_the_gate(app, run):
     assert run.nodes()["ok"].result == 1
 
 
-def test_a_failure_again_changes_nothing_and_another_one_is_a_conflict(app, run):
+def test_repeating_a_failure_changes_nothing_and_a_different_one_is_a_conflict(app, run):
     gate = run.gate("ok")
     assert (gate.fail("no"), gate.fail("no")) == (True, False)
     for other in (lambda: gate.fail("never"), lambda: gate.complete(1)):
@@ -114,7 +114,7 @@ def test_the_actor_is_recorded(app, tasks):
         run.gate("a").complete(1, by="")
 
 
-# Before it opens
+# Concluded before it opens
 
 
 @pytest.mark.parametrize("good", [True, False])
@@ -139,7 +139,7 @@ def test_a_gate_may_be_concluded_before_it_opens(app, tasks, good):
     assert codes(run) == ({} if good else {"ok": "gate", "then": "failure"})
 
 
-def test_a_gate_that_was_concluded_early_is_skipped_all_the_same_when_what_is_before_it_fails(app, tasks):
+def test_a_gate_concluded_early_is_skipped_when_its_dependency_fails(app, tasks):
     g = Graph("early")
     g.gate("ok", after=[g.add(tasks.fail, name="bad")])
     run = app.submit(g)
@@ -148,7 +148,7 @@ def test_a_gate_that_was_concluded_early_is_skipped_all_the_same_when_what_is_be
     assert states(run) == {"bad": "failed", "ok": "skipped"}
 
 
-# After its time
+# Timeouts
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_completing_a_gate_after_its_timeout_is_rejected(timed_app, timed_tasks,
     assert late["complete"].gate("ok").complete(None) is False
 
 
-def test_the_time_counts_from_when_the_gate_opens(timed_app, timed_tasks, clock):
+def test_the_timeout_counts_from_when_the_gate_opens(timed_app, timed_tasks, clock):
     g = Graph("later")
     g.gate("second", after=[g.gate("first")], timeout=60)
     run = timed_app.submit(g)
@@ -204,13 +204,13 @@ def test_the_time_counts_from_when_the_gate_opens(timed_app, timed_tasks, clock)
     clock.forward(1)
     time_out(timed_app)
     assert states(run) == {"first": "done", "second": "failed"}
-    assert state(run) == "failed", "a graph that ends by the clock needs no worker"
+    assert state(run) == "failed", "a graph that ends by a timeout needs no worker"
 
 
-# When it can't be any more
+# Finished gates
 
 
-def test_a_gate_that_was_skipped_or_cancelled_cant_be_completed(app, tasks):
+def test_a_skipped_or_cancelled_gate_cannot_be_completed(app, tasks):
     g = Graph("no")
     a = g.add(tasks.give, name="a")
     g.gate("skipped", after=[a.failed])
@@ -253,7 +253,7 @@ def test_completing_a_node_that_is_not_a_gate_is_rejected(app, tasks):
         run.gate("")
 
 
-def test_a_gate_of_a_graph_within_is_reached_by_that_graphs_run(app, tasks):
+def test_a_gate_of_a_nested_graph_is_reached_through_the_nested_run(app, tasks):
     g = Graph("g")
     inner = Graph("inner")
     inner.gate("within")
@@ -295,7 +295,7 @@ TYPES: list[tuple[Any, list[Any], list[tuple[Any, str]]]] = [
 ]
 
 
-def test_outputs_of_a_gate_are_of_its_type(app):
+def test_the_output_of_a_gate_is_validated_by_its_type(app):
     for kind, good, bad in TYPES:
         g = Graph("typed")
         for number in range(len(good)):
@@ -310,7 +310,7 @@ def test_outputs_of_a_gate_are_of_its_type(app):
         assert state(run) == "done"
 
 
-def test_without_a_type_a_gate_takes_anything_that_json_can_hold(app, run):
+def test_a_gate_without_a_type_accepts_any_json(app, run):
     with pytest.raises(NotSerializable, match="the output of gate ok"):
         run.gate("ok").complete(object())
     with pytest.raises(BadArguments, match="gate ok: fail takes a message, not a ValueError"):
@@ -332,18 +332,18 @@ class Opaque:
         ({"type": int, "timeout": 5, "on_timeout": "complete"}, "completes it with None, which is not a <class 'int'>"),
     ],
 )
-def test_settings_that_cant_work_are_refused_where_they_are_written(settings, message):
+def test_invalid_settings_are_rejected_when_the_gate_is_added(settings, message):
     with pytest.raises(GraphError, match=message):
         Graph("g").gate("ok", **settings)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", float("inf")])
-def test_a_timeout_is_a_time(timeout):
+def test_an_invalid_timeout_is_rejected(timeout):
     with pytest.raises(ConfigError, match="gate ok: timeout"):
         Graph("g").gate("ok", timeout=timeout)
 
 
-async def test_the_awaited_verbs(app, tasks):
+async def test_the_async_methods_of_a_gate(app, tasks):
     g = Graph("gates")
     g.gate("a")
     g.gate("b")

@@ -15,7 +15,7 @@ DAY = 86_400
 
 
 class Parts:
-    """A graph of four nodes whose parts can be changed, one at a time, and which can be written in another order."""
+    """A graph of four nodes; each part can be changed, and the nodes can be added in another order."""
 
     def __init__(self, tasks):
         self.tasks = tasks
@@ -66,7 +66,7 @@ def parts(tasks):
     return Parts(tasks)
 
 
-def test_the_same_graph_is_the_same_run_in_whatever_order_it_was_written(app, parts):
+def test_the_order_in_which_nodes_are_added_does_not_matter(app, parts):
     run = app.submit(parts.graph())
     assert app.submit(parts.graph()) == run
     assert app.submit(parts.graph(flip=True)) == run
@@ -85,12 +85,12 @@ def test_equivalent_graphs_have_the_same_digest(app, tasks):
         return g
 
     run = app.submit(graph())
-    assert app.submit(graph(value=None)) == run, "a default that is written out"
+    assert app.submit(graph(value=None)) == run, "an explicit default"
     assert app.submit(graph(after=lambda a: ["a"])) == run
     assert app.submit(graph(after=lambda a: (all_of(a),))) == run
 
 
-def test_times_are_compared_not_texts(app, tasks):
+def test_times_are_compared_by_value(app, tasks):
     def graph(at):
         g = Graph("g", key="k")
         g.add(tasks.give, at, name="a")
@@ -153,7 +153,7 @@ def test_the_options_of_a_node_are_not_compared_but_its_tenant_and_the_result_ar
         app.submit(g, result=g.node("a"))
 
 
-def test_keys_are_of_a_graph_and_a_tenant(app, tasks):
+def test_a_key_belongs_to_a_graph_and_a_tenant(app, tasks):
     def graph(name, tenant, value):
         g = Graph(name, key="k", tenant=tenant)
         g.add(tasks.give, value, name="a")
@@ -166,8 +166,8 @@ def test_keys_are_of_a_graph_and_a_tenant(app, tasks):
         graph("one", "other", 3)
 
 
-def test_a_graph_and_a_task_of_one_name_have_keys_of_their_own(app, tasks):
-    """Also when the queue of the task would be the same."""
+def test_a_graph_and_a_task_with_the_same_name_have_separate_keys(app, tasks):
+    """Also if the task has the same queue."""
     g = Graph("give", key="k")
     g.add(tasks.give, 1, name="a")
     run = app.submit(g)
@@ -177,7 +177,7 @@ def test_a_graph_and_a_task_of_one_name_have_keys_of_their_own(app, tasks):
     assert tasks.give.options(key="k").enqueue(2) == job
 
 
-def test_without_a_key_each_submit_is_a_run_of_its_own(app, tasks):
+def test_each_submit_without_a_key_creates_a_run(app, tasks):
     g = Graph("g")
     g.add(tasks.give, 1)
     assert app.submit(g) != app.submit(g)
@@ -202,6 +202,6 @@ def test_a_key_outlives_its_graph(timed_app, timed_tasks, clock):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 3000, 7])
-def test_a_key_is_a_text_of_sensible_length(key):
+def test_a_key_is_a_string_of_limited_length(key):
     with pytest.raises(Exception, match="the key of a graph"):
         Graph("g", key=key)

@@ -21,7 +21,7 @@ FAILED = (CONDITION, RUN, RUN, CONDITION, FAILURE)
 ALWAYS = (RUN,) * 5
 NOT_DONE = (CONDITION, RUN, RUN, RUN, RUN)
 
-# How a node is said to depend on x; `five` is a node that is done, with the output 5.
+# The kinds of dependencies on x; `five` is a node that is done, with the output 5.
 AFTER: dict[str, Any] = {
     "x": (lambda x, five: [x], SUCCESS),
     "x, five": (lambda x, five: [x, five], SUCCESS),
@@ -78,7 +78,7 @@ WHEN: dict[str, Any] = {
     "all_of(n == 5, five)": (lambda x, five: all_of(x["n"] == 5, five), SUCCESS),
     "none_of(n == 5)": (lambda x, five: none_of(x["n"] == 5), NOT_DONE),
 }
-WHEN_FINISHED: dict[str, Any] = {  # when= beside after=[x.finished]
+WHEN_FINISHED: dict[str, Any] = {  # when= together with after=[x.finished]
     "n == 5": (lambda x, five: x["n"] == 5, SUCCESS),
     "n != 6": (lambda x, five: x["n"] != 6, ALWAYS),
     "x exists": (lambda x, five: x.exists(), SUCCESS),
@@ -86,8 +86,8 @@ WHEN_FINISHED: dict[str, Any] = {  # when= beside after=[x.finished]
 }
 
 
-def dependants(g: Graph, tasks: Any, x: Node[Any], five: Node[Any]) -> None:
-    """One node for each way to depend on x."""
+def dependents(g: Graph, tasks: Any, x: Node[Any], five: Node[Any]) -> None:
+    """Add one node for each kind of dependency on x."""
     for name, (after, _) in AFTER.items():
         g.add(tasks.give, 1, name=f"after {name}", after=after(x, five))
     for name, (when, _) in WHEN.items():
@@ -101,7 +101,7 @@ def dependants(g: Graph, tasks: Any, x: Node[Any], five: Node[Any]) -> None:
     g.add(tasks.give, 1, name="behind the chain", after=["chain 1", g.node("chain 3").finished])
 
 
-# How x is made, and what is done to it once it is ready or open; by how it ends.
+# By outcome of x: how x is added, and what the test does once it is ready or open.
 
 
 def inner(tasks: Any, *, bad: bool = False) -> Graph:
@@ -191,14 +191,14 @@ WAYS = {
 }
 
 
-def told(run) -> dict[str, str]:
-    """Of each dependant: done, or the code of why it was skipped."""
+def outcomes(run) -> dict[str, str]:
+    """Return for each dependent node: done, or the code of why it was skipped."""
     why = codes(run)
     return {name: why[name] if end == "skipped" else end for name, end in states(run).items()}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_every_way_to_depend_on_a_node_by_how_it_ended(timed_app, timed_tasks, clock, end):
+def test_every_kind_of_dependency_by_the_outcome_of_the_node(timed_app, timed_tasks, clock, end):
     runs = {}
     for way, (its_end, make, act) in WAYS.items():
         if its_end == end:
@@ -207,7 +207,7 @@ def test_every_way_to_depend_on_a_node_by_how_it_ended(timed_app, timed_tasks, c
     drain(timed_app)
     at = ENDS.index(end)
     for way, run in runs.items():
-        found = told(run)
+        found = outcomes(run)
         for kind, table in (("after", AFTER), ("when", WHEN), ("finished, when", WHEN_FINISHED)):
             expected = {f"{kind} {name}": row[at] for name, (_, row) in table.items()}
             assert {name: found[name] for name in expected} == expected, way
@@ -221,7 +221,7 @@ def test_every_way_to_depend_on_a_node_by_how_it_ended(timed_app, timed_tasks, c
 def modes(tasks: Any, make: Any) -> Graph:
     g = Graph("modes")
     x = make(g, tasks)
-    dependants(g, tasks, x, g.add(tasks.give, 5, name="five"))
+    dependents(g, tasks, x, g.add(tasks.give, 5, name="five"))
     return g
 
 
@@ -242,7 +242,7 @@ def test_a_skip_propagates_with_its_first_cause(app, tasks):
 
 @pytest.mark.parametrize("order", [["bad", "go"], ["go", "bad"], ["go"]])
 def test_a_failure_takes_precedence_over_a_condition_as_cause(app, tasks, order):
-    """With one gate a node fails and another one is skipped in the same moment."""
+    """One gate makes a node fail and another one skip in the same transaction."""
     g = Graph("both")
     go = g.gate("go")
     off = g.add(tasks.give, name="off", when=go.output == 2)
@@ -255,7 +255,7 @@ def test_a_failure_takes_precedence_over_a_condition_as_cause(app, tasks, order)
     assert (codes(run)["off"], codes(run)["plain"], codes(run)["ruled"]) == ("condition", "failure", "failure")
 
 
-def test_a_gate_complete_by_its_timeout_has_the_output_none(timed_app, timed_tasks, clock):
+def test_a_gate_completed_by_its_timeout_has_the_output_none(timed_app, timed_tasks, clock):
     g = Graph("asleep")
     x = g.gate("x", timeout=60, on_timeout="complete")
     g.add(timed_tasks.give, x.output, name="takes")
@@ -276,7 +276,7 @@ def test_a_gate_complete_by_its_timeout_has_the_output_none(timed_app, timed_tas
         (lambda x: x["n"].contains(5), "5 contains 5 is invalid: use a list"),
     ],
 )
-def test_a_condition_that_compares_what_has_no_order_fails_the_node(app, tasks, condition, message):
+def test_a_condition_that_compares_unordered_values_fails_the_node(app, tasks, condition, message):
     g = Graph("apples and pears")
     x = g.add(tasks.give, OUTPUT, name="x")
     y = g.add(tasks.give, name="y", when=condition(x.output))

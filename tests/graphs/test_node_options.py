@@ -16,7 +16,7 @@ from tests.support.graphs import ONCE, codes, node, states, submitted, time_out
 START = datetime.fromtimestamp(1_800_000_000, UTC)
 
 
-def test_queue_priority_tags_and_tenant_are_the_nodes(app, tasks):
+def test_a_node_has_its_own_queue_priority_tags_and_tenant(app, tasks):
     g = Graph("g", tenant="acme")
     a = g.add(tasks.give.options(queue="fast", priority=7, tags=["x", "y"]), 1, name="a")
     g.add(tasks.give.options(tenant="other"), name="b", after=[a])
@@ -66,7 +66,7 @@ def test_a_delay_counts_from_the_release(timed_app, timed_tasks, clock):
     assert states(run)["later"] == "ready"
 
 
-def test_a_time_to_run_at_is_kept_whenever_the_release_is(timed_app, timed_tasks, clock):
+def test_run_at_does_not_depend_on_the_release(timed_app, timed_tasks, clock):
     g = Graph("g")
     gate = g.gate("gate")
     g.add(timed_tasks.give.options(run_at=START + timedelta(seconds=30)), name="past", after=[gate])
@@ -82,7 +82,7 @@ def test_a_time_to_run_at_is_kept_whenever_the_release_is(timed_app, timed_tasks
     assert states(run)["future"] == "ready"
 
 
-def test_a_deadline_counts_from_the_release_and_a_time_is_a_time(timed_app, timed_tasks, clock):
+def test_a_deadline_duration_counts_from_the_release_and_a_time_is_absolute(timed_app, timed_tasks, clock):
     g = Graph("g")
     gate = g.gate("gate")
     g.add(timed_tasks.give.options(deadline=60), name="relative", after=[gate])
@@ -159,7 +159,7 @@ def test_a_durable_node_may_wait_and_have_children(app, tasks):
     app.emit("go")
     drain(app)
     assert run.result(timeout=5) == 3
-    assert set(run.nodes()) == {"one", "a", "b"}, "children of nodes are no nodes"
+    assert set(run.nodes()) == {"one", "a", "b"}, "children of nodes aren't nodes"
 
 
 def test_dependents_wait_for_compensations(app, tasks, ledger):
@@ -188,7 +188,7 @@ def test_dependents_wait_for_compensations(app, tasks, ledger):
     assert ledger.lines() == ["book", "back ticket", "give alert"]
 
 
-def test_a_cancelled_graph_undoes_what_its_nodes_did(app, ledger):
+def test_cancelling_a_graph_compensates_its_nodes(app, ledger):
     def book() -> str:
         return "ticket"
 
@@ -211,7 +211,7 @@ def test_a_cancelled_graph_undoes_what_its_nodes_did(app, ledger):
     assert ledger.lines() == ["back ticket"]
 
 
-def test_a_graph_that_is_retried_while_a_node_undoes_ends_with_it_and_can_be_retried_again(app, ledger):
+def test_a_graph_retried_during_a_compensation_ends_with_it_and_can_be_retried_again(app, ledger):
     def book() -> str:
         ledger.write("book")
         return "ticket"
@@ -257,8 +257,8 @@ def test_a_node_may_run_in_a_process_and_in_a_thread(app, tasks):
     assert result["inside"] == os.getpid() != result["pid"]
 
 
-def test_a_worker_of_only_some_queues_leaves_graphs_alone_and_none_is_claimed(app, tasks):
-    """Graphs and gates are rows of a queue that no worker takes."""
+def test_no_worker_claims_graphs_and_gates(app, tasks):
+    """Graphs and gates are in a queue that no worker claims from."""
     g = Graph("give")
     g.gate("gate")
     run = app.submit(g)

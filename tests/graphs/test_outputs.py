@@ -33,7 +33,7 @@ def show(app):
     return show
 
 
-def test_whole_and_by_path(app, tasks, show):
+def test_outputs_are_passed_whole_and_by_path(app, tasks, show):
     g = Graph("g")
     a = g.add(tasks.give, {"rows": [{"n": 7}, {"n": 8}], "7": "seven"}, name="a")
     out = g.add(show, a.output, a.output["rows"][-1]["n"], a.output["rows"][0], a.output["7"], a.output[7], name="out")
@@ -42,7 +42,7 @@ def test_whole_and_by_path(app, tasks, show):
     assert run.result(timeout=5) == [[whole, 8, {"n": 7}, "seven", "seven"], {}]
 
 
-def test_inside_lists_tuples_and_objects_beside_values(app, tasks, show):
+def test_outputs_are_passed_inside_lists_tuples_and_objects(app, tasks, show):
     g = Graph("g")
     a, b = g.add(tasks.give, 1, name="a"), g.add(tasks.give, [2], name="b")
     out = g.add(
@@ -52,8 +52,8 @@ def test_inside_lists_tuples_and_objects_beside_values(app, tasks, show):
     assert run.result(timeout=5) == [[[1, 0, [[2]]], [2, "x"]], {"deep": {"a": {"b": [{"c": 1}]}, "k": None}}]
 
 
-def test_inside_objects_whose_keys_arent_texts(app, tasks, show):
-    """Keys are texts in JSON, and so they are when the output comes."""
+def test_outputs_are_passed_inside_objects_with_other_keys_than_strings(app, tasks, show):
+    """JSON keys are strings, so the receiving node gets strings."""
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     keys = [1, 2.5, date(2026, 1, 2), UUID(int=1)]
@@ -66,7 +66,7 @@ def test_inside_objects_whose_keys_arent_texts(app, tasks, show):
             g.add(show, {key: {"x": a.output}}, name="wrong")
 
 
-def test_the_output_of_a_node_that_is_used_twice_comes_twice(app, tasks, show):
+def test_an_output_can_be_passed_twice(app, tasks, show):
     g = Graph("g")
     a = g.add(tasks.give, {"n": 1}, name="a")
     out = g.add(show, a.output, a.output, [a.output["n"]] * 2, name="out")
@@ -74,7 +74,7 @@ def test_the_output_of_a_node_that_is_used_twice_comes_twice(app, tasks, show):
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, 2**70, 0.1, "\0 ü 😀", {"": {"": 1}}])
-def test_outputs_keep_their_values(app, tasks, value):
+def test_all_json_values_can_be_outputs(app, tasks, value):
     g = Graph("g")
     a = g.add(tasks.give, {"v": value}, name="a")
     b = g.add(tasks.give, a.output["v"], name="b")
@@ -100,11 +100,11 @@ def test_a_default_replaces_a_missing_output(app, tasks, show):
         after=[bad.finished],
     )
     run = submitted(app, g)
-    assert state(run) == "failed", "what a default stands for has failed all the same"
+    assert state(run) == "failed", "the node whose output has a default has failed"
     assert run.nodes()[out.name].result == [[[0], None, None, 4, 5], {}]
 
 
-def test_a_node_with_a_default_waits_for_the_one_that_it_takes_it_from(app, tasks, show):
+def test_a_node_waits_for_an_output_that_has_a_default(app, tasks, show):
     g = Graph("g")
     gate = g.gate("gate")
     g.add(show, gate.output.default(7), name="out")
@@ -124,7 +124,7 @@ def test_a_node_with_a_default_waits_for_the_one_that_it_takes_it_from(app, task
         (lambda output: output["items"]["0"], "['items']['0']"),
     ],
 )
-def test_a_part_that_is_not_there_fails_the_node(app, tasks, show, path, shown):
+def test_a_missing_part_of_an_output_fails_the_node(app, tasks, show, path, shown):
     g = Graph("g")
     a = g.add(tasks.give, {"n": 1, "items": [1, 2]}, name="a")
     b = g.add(show, path(a.output), name="b")
@@ -139,7 +139,7 @@ def test_a_part_that_is_not_there_fails_the_node(app, tasks, show, path, shown):
 
 @pytest.mark.parametrize(("letter", "size"), [("a", 1), ("ü", 2)])
 def test_arguments_that_become_too_large_fail_the_node(app, tasks, letter, size):
-    """Measured in bytes, of which a letter may have several."""
+    """The size counts bytes; a character may have several."""
 
     @app.task(name="measure")
     def measure(texts: list[str]) -> int:
@@ -156,7 +156,7 @@ def test_arguments_that_become_too_large_fail_the_node(app, tasks, letter, size)
     assert error.message.startswith("node too large: its arguments: 2,700,0")
 
 
-def test_values_come_typed_into_the_task_and_out_of_the_result(app, ledger):
+def test_arguments_and_results_have_their_annotated_types(app, ledger):
     @app.task(name="order")
     def order(number: int) -> Order:
         return Order(number, TIME, ["rope"])
@@ -175,7 +175,7 @@ def test_values_come_typed_into_the_task_and_out_of_the_result(app, ledger):
     assert run.nodes()["a"].result == Order(3, TIME, ["rope"])
 
 
-def test_the_result_of_all_is_plain_json_by_name(app, tasks):
+def test_the_result_of_all_nodes_is_plain_json_by_name(app, tasks):
     @app.task(name="order")
     def order(number: int) -> Order:
         return Order(number, TIME, [])
@@ -189,7 +189,7 @@ def test_the_result_of_all_is_plain_json_by_name(app, tasks):
     assert list(run.result(timeout=5)) == ["z", "a"]
 
 
-def test_an_output_of_the_wrong_type_fails_the_task_that_gets_it(app, tasks):
+def test_an_output_of_the_wrong_type_fails_the_node_that_receives_it(app, tasks):
     @app.task(name="strict")
     def strict(number: int) -> int:
         return number
@@ -202,7 +202,7 @@ def test_an_output_of_the_wrong_type_fails_the_task_that_gets_it(app, tasks):
     assert "the stored arguments don't match" in run.nodes()["b"].error.message
 
 
-def test_outputs_of_gates_and_of_graphs_within(app, tasks, show):
+def test_gates_and_nested_graphs_have_outputs(app, tasks, show):
     inner = Graph("inner")
     x = inner.add(tasks.give, {"n": 1}, name="x")
     inner.add(tasks.give, [x.output["n"]], name="y")
@@ -217,7 +217,7 @@ def test_outputs_of_gates_and_of_graphs_within(app, tasks, show):
     assert run.result(timeout=5) == [[5, {"x": {"n": 1}, "y": [1]}, 1, 9], {}]
 
 
-def test_the_result_may_be_that_of_a_gate_or_of_a_graph_within(app, tasks):
+def test_the_result_of_a_graph_may_be_that_of_a_gate_or_nested_graph(app, tasks):
     inner = Graph("inner")
     inner.add(tasks.give, 1, name="x")
     g = Graph("g")

@@ -39,7 +39,9 @@ def test_a_graph_is_running_while_anything_in_it_is_and_waits_when_only_gates_ar
     graphs.append(node(app, graphs[1], "bottom"))
     assert [state(graph) for graph in graphs] == ["waiting"] * 3
     graphs[2].gate("gate").complete()
-    assert [state(graph) for graph in graphs] == ["running", "waiting", "running"], "the top looks at all below it"
+    assert [state(graph) for graph in graphs] == ["running", "waiting", "running"], (
+        "the state of a graph includes nested graphs"
+    )
     assert {info.task for info in app.runs(state="running")} == {"top", "bottom"}
     drain(app)
     assert [state(graph) for graph in graphs] == ["done"] * 3
@@ -54,7 +56,7 @@ def test_a_graph_whose_nodes_only_wait_for_their_time_is_running(app, tasks):
     assert state(run) == "failed"
 
 
-def test_nodes_come_in_the_order_in_which_they_were_added_however_many(app, tasks):
+def test_nodes_are_listed_in_the_order_in_which_they_were_added(app, tasks):
     g = Graph("wide")
     for number in range(1100):
         g.add(tasks.give, number, name=f"n{number}")
@@ -62,7 +64,7 @@ def test_nodes_come_in_the_order_in_which_they_were_added_however_many(app, task
     assert list(run.nodes()) == [f"n{number}" for number in range(1100)]
 
 
-def test_nodes_are_of_graphs_only(app, tasks):
+def test_only_graphs_have_nodes(app, tasks):
     job = tasks.give.enqueue(1)
     with pytest.raises(GraphError, match=f"run {job.id} is a run of give, not a graph"):
         job.nodes()
@@ -84,7 +86,7 @@ def test_the_history_of_a_graph_and_its_nodes(app, tasks):
     assert skipped.data["error"]["code"] == "condition"
     assert skipped.data["error"]["message"] == "the condition of node off wasn't true"
     assert run.history()[0].data == {"task": "g", "queue": "$graph"}
-    assert run.info().finished_at <= run.history()[-1].at  # each statement of a transaction may see its own time
+    assert run.info().finished_at <= run.history()[-1].at  # statements of one transaction may see different times
 
 
 def test_waiting_for_the_result_of_a_graph(app, tasks):
@@ -99,7 +101,7 @@ def test_waiting_for_the_result_of_a_graph(app, tasks):
 
 
 def test_a_graph_with_only_skipped_nodes_finishes_at_once(app, tasks):
-    """Nothing ever runs, and no worker is needed."""
+    """No node runs, so no worker is needed."""
     g = Graph("g")
     gate = g.gate("gate")
     g.add(tasks.give, name="a", after=[gate.failed])
@@ -109,7 +111,7 @@ def test_a_graph_with_only_skipped_nodes_finishes_at_once(app, tasks):
     assert run.result(timeout=0) == {"gate": None}
 
 
-def test_a_node_that_has_arguments_can_be_forked_and_its_fork_is_no_node(app, tasks, ledger):
+def test_a_fork_of_a_node_is_not_a_node(app, tasks, ledger):
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     g.add(tasks.give, a.output, name="b")
@@ -128,7 +130,7 @@ def test_a_node_that_has_arguments_can_be_forked_and_its_fork_is_no_node(app, ta
 
 
 @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
-def test_a_graph_is_pruned_with_its_nodes_and_edges_and_not_before(timed_app, timed_tasks, clock, end):
+def test_a_graph_is_pruned_together_with_its_nodes_and_edges(timed_app, timed_tasks, clock, end):
     inner = Graph("inner")
     inner.gate("within")
     g = Graph("g")
@@ -138,7 +140,7 @@ def test_a_graph_is_pruned_with_its_nodes_and_edges_and_not_before(timed_app, ti
     run = submitted(timed_app, g)
     clock.forward(40 * DAY)
     prune(timed_app)
-    assert len(timed_app.runs()) == 5, "an unfinished graph keeps the nodes that are long done"
+    assert len(timed_app.runs()) == 5, "an unfinished graph keeps its finished nodes"
     if end == "cancelled":
         run.cancel()
     else:
@@ -160,13 +162,13 @@ def prune(app):
 
 
 def count(app, table):
-    """The rows of a table."""
+    """Count the rows of a table."""
     database = app.store.database
     statement = render(StatementSource("test", None, "", f"select count(*) from {{schema}}{table}"), database.dialect)
     return database.connection("read").run(lambda connection: connection.execute(statement, {}))[0][0]
 
 
-async def test_the_awaited_verbs_and_what_a_loop_refuses(app, tasks):
+async def test_blocking_calls_are_rejected_in_a_loop_and_async_ones_work(app, tasks):
     g = Graph("g")
     g.add(tasks.give, 1, name="a")
     for blocking, instead in ((lambda: app.submit(g), "asubmit"), (lambda: app.get_run(0).nodes(), "aget_run")):

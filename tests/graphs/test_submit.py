@@ -47,7 +47,7 @@ def test_a_graph_commits_or_rolls_back_with_the_callers_transaction(pg_app, note
         assert pg_app.submit(noted(note, key="k", text="b"), connection=connection) == run
         with pytest.raises(KeyConflict):
             pg_app.submit(noted(note, key="k"), connection=connection)
-        assert pg_app.runs() == [], "others must not see it before the commit"
+        assert pg_app.runs() == [], "it must not be visible before the commit"
     library.close()
     run.gate("gate").complete(1)
     drain(pg_app)
@@ -70,7 +70,7 @@ async def test_a_graph_commits_or_rolls_back_with_an_async_transaction(pg_app, n
     assert await run.aresult(timeout=5) == {"first": "b", "gate": 1, "second": "b"}
 
 
-async def test_connections_of_the_other_kind_are_refused(pg_app, note, postgres_url):
+async def test_sync_and_async_submit_reject_connections_of_the_other_kind(pg_app, note, postgres_url):
     async with open_async("psycopg", postgres_url) as connection:
         with pytest.raises(BlockingCall, match="asubmit"):
             pg_app.submit(noted(note), connection=connection)
@@ -109,7 +109,7 @@ def squares(tasks, count=3):
     return g, g.add(tasks.give, [each.output for each in nodes], name="all")
 
 
-def test_a_graph_is_made_once_and_joined(app, tasks, ledger):
+def test_a_child_graph_is_created_once_and_joined(app, tasks, ledger):
     @app.task(name="parent")
     async def parent(ctx: Context) -> Any:
         g, whole = squares(tasks)
@@ -132,7 +132,7 @@ def test_a_graph_is_made_once_and_joined(app, tasks, ledger):
     assert ledger.counts()["give 4"] == 1
 
 
-def test_the_same_graph_twice_is_two_children(app, tasks):
+def test_submitting_the_same_graph_twice_creates_two_children(app, tasks):
     @app.task(name="parent")
     async def parent(ctx: Context) -> bool:
         one, two = await ctx.submit(squares(tasks)[0]), await ctx.submit(squares(tasks)[0])
@@ -145,7 +145,7 @@ def test_the_same_graph_twice_is_two_children(app, tasks):
     assert run.result(timeout=5) is True
 
 
-def test_blocking_durable_functions_submit_too(app, tasks):
+def test_sync_durable_functions_submit_graphs_too(app, tasks):
     @app.task(name="parent")
     def parent(ctx: SyncContext) -> Any:
         g, whole = squares(tasks)
@@ -177,7 +177,7 @@ def test_a_result_is_typed_by_the_task_of_its_node(app):
     assert run.result(timeout=5) == "{'a': [1, 2]} (1, 2)"
 
 
-def test_a_graph_that_fails_is_run_failed_for_its_parent_live_and_on_replay(app, tasks, ledger):
+def test_a_failed_graph_raises_run_failed_in_its_parent_live_and_on_replay(app, tasks, ledger):
     @app.task(name="parent")
     async def parent(ctx: Context) -> None:
         g = Graph("g")
@@ -196,7 +196,7 @@ def test_a_graph_that_fails_is_run_failed_for_its_parent_live_and_on_replay(app,
     assert ledger.lines()[1:] == ["saw node node bad failed: ValueError: broken"] * 2
 
 
-def test_a_parent_that_is_cancelled_takes_the_graph_and_its_nodes_along(app, tasks):
+def test_cancelling_the_parent_cancels_the_graph_and_its_nodes(app, tasks):
     @app.task(name="parent")
     async def parent(ctx: Context) -> None:
         inner = Graph("inner")
@@ -223,7 +223,7 @@ def test_a_parent_that_is_cancelled_takes_the_graph_and_its_nodes_along(app, tas
     assert len(app.runs(task="g")) == 1
 
 
-def test_a_gate_holds_the_parent_up_until_somebody_completes_it(app, tasks):
+def test_the_parent_waits_until_the_gate_is_completed(app, tasks):
     @app.task(name="parent")
     async def parent(ctx: Context) -> Any:
         g = Graph("g")

@@ -1,5 +1,6 @@
-"""What can't be a graph is refused, by name: when it is written where that is possible, else at submit. Nothing of it
-reaches the database.
+"""Invalid graphs are rejected with the name of the node: while nodes are added if possible, otherwise by submit.
+
+Nothing is written to the database.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from holdfast.task.graph_compiler import compile_graph
 def app(tmp_path):
     with Holdfast(f"sqlite:///{tmp_path / 'never.db'}") as app:
         yield app
-    assert not (tmp_path / "never.db").exists(), "a graph that is refused must not touch the database"
+    assert not (tmp_path / "never.db").exists(), "a rejected graph must not reach the database"
 
 
 @pytest.fixture
@@ -43,13 +44,13 @@ def refused(message):
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", 7, None, "x" * 2000])
-def test_a_graph_needs_a_good_name(name):
+def test_a_graph_needs_a_valid_name(name):
     with pytest.raises(ConfigError, match="the name of a graph"):
         Graph(name)
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", 7, "x" * 2000])
-def test_a_node_needs_a_good_name(g, give, name):
+def test_a_node_needs_a_valid_name(g, give, name):
     with refused("graph etl: the name of a node"):
         g.add(give, name=name)
     with pytest.raises(ConfigError, match="the name of a gate"):
@@ -58,7 +59,7 @@ def test_a_node_needs_a_good_name(g, give, name):
         g.node(name)
 
 
-def test_nodes_without_a_name_are_called_after_their_task_and_numbered(g, give):
+def test_unnamed_nodes_are_named_after_their_task_and_numbered(g, give):
     inner = Graph("inner")
     inner.add(give)
     names = [g.add(what).name for what in (give, give, give.request(1), inner, inner)]
@@ -67,7 +68,7 @@ def test_nodes_without_a_name_are_called_after_their_task_and_numbered(g, give):
     assert repr(g) == "<graph etl, 5 nodes>"
 
 
-def test_two_nodes_cant_have_one_name(g, give):
+def test_two_nodes_cannot_have_the_same_name(g, give):
     g.add(give, name="a")
     with refused("graph etl has two nodes named 'a'"):
         g.add(give, name="a")
@@ -75,7 +76,7 @@ def test_two_nodes_cant_have_one_name(g, give):
         g.gate("a")
 
 
-def test_an_empty_graph_is_refused_also_inside_another(app, g, give):
+def test_an_empty_graph_is_rejected_also_inside_another(app, g, give):
     with refused("graph etl is empty"):
         app.submit(g)
     g.add(Graph("hollow"))
@@ -83,20 +84,20 @@ def test_an_empty_graph_is_refused_also_inside_another(app, g, give):
         app.submit(g)
 
 
-def test_a_node_that_is_none_of_the_graph_is_refused(app, g, give):
+def test_a_dependency_outside_the_graph_is_rejected(app, g, give):
     g.add(give, name="a", after=["b"])
     with refused("node a depends on b, which is not a node of graph etl"):
         app.submit(g)
 
 
-def test_a_node_of_another_graph_is_refused(app, g, give):
+def test_a_node_of_another_graph_is_rejected(app, g, give):
     other = Graph("other")
     g.add(give, other.add(give, name="b").output, name="a")
     with refused("node a depends on b, which is not a node of graph etl but of graph other"):
         app.submit(g)
 
 
-def test_nodes_of_an_inner_graph_cant_be_needed_from_outside_nor_the_other_way(app, g, give):
+def test_dependencies_cannot_cross_the_border_of_a_nested_graph(app, g, give):
     inner = Graph("inner")
     within = inner.add(give, name="within")
     g.add(inner)
@@ -112,10 +113,10 @@ def test_nodes_of_an_inner_graph_cant_be_needed_from_outside_nor_the_other_way(a
         app.submit(g)
 
 
-# Circles
+# Cycles
 
 
-def test_a_node_that_depends_on_itself_is_refused(app, g, give):
+def test_a_node_that_depends_on_itself_is_rejected(app, g, give):
     g.add(give, g.node("a").output, name="a")
     with refused("node a of graph etl depends on itself"):
         app.submit(g)
@@ -140,7 +141,7 @@ def test_a_cycle_through_a_condition_is_found(app, g, give):
         app.submit(g)
 
 
-def test_graphs_that_contain_each_other_are_refused(app, g):
+def test_graphs_that_contain_each_other_are_rejected(app, g):
     inner = Graph("inner")
     g.add(inner)
     inner.add(g)
@@ -148,7 +149,7 @@ def test_graphs_that_contain_each_other_are_refused(app, g):
         app.submit(g)
 
 
-def test_the_same_graph_may_be_nested_twice_beside_each_other(g, give):
+def test_the_same_graph_may_be_nested_twice(g, give):
     inner = Graph("inner")
     inner.add(give)
     g.add(inner, name="one")
@@ -169,7 +170,7 @@ def test_a_graph_inside_another_has_no_key_and_no_tenant(app, g, give, what):
         app.submit(g)
 
 
-# Outputs that may not be there
+# Outputs that may be missing
 
 
 def test_the_output_of_a_node_that_a_condition_may_skip_needs_a_default(app, g, give):
@@ -192,7 +193,7 @@ def test_the_output_of_a_node_that_a_condition_may_skip_needs_a_default(app, g, 
         lambda g, give: g.add(give, name="b", when=all_of(g.node("a").finished, g.node("a").output > 1)),
     ],
 )
-def test_every_way_to_be_skipped_by_a_condition_is_seen(app, g, give, skippable):
+def test_every_condition_that_may_skip_a_node_is_found(app, g, give, skippable):
     g.add(give, name="a")
     b = skippable(g, give)
     g.add(give, b.output, name="c")
@@ -222,7 +223,7 @@ def test_the_output_of_a_node_that_may_fail_needs_a_default(app, g, give, mode):
 # Outputs and conditions aren't values
 
 
-def test_outputs_conditions_and_nodes_have_no_truth(g, give):
+def test_outputs_conditions_and_nodes_have_no_truth_value(g, give):
     a = g.add(give, name="a")
     with refused("a.output['n'] is known only when the graph runs: to get a condition, write output == True"):
         bool(a.output["n"])
@@ -236,7 +237,7 @@ def test_outputs_conditions_and_nodes_have_no_truth(g, give):
         _ = a.output == 1 or a.output == 2
 
 
-def test_outputs_cant_be_iterated_searched_or_asked_for_attributes(g, give):
+def test_outputs_cannot_be_iterated_searched_or_accessed_by_attribute(g, give):
     output = g.add(give, name="a").output
     with refused("a.output is known only when the graph runs, so it can't be iterated"):
         list(output)
@@ -272,7 +273,7 @@ def test_when_takes_a_condition(g, give, when):
         g.add(give, name="a", when=when)
 
 
-def test_when_takes_no_node_and_no_output(g, give):
+def test_when_rejects_nodes_and_outputs(g, give):
     a = g.add(give, name="a")
     for wrong in (a, a.output):
         with refused("node b: when= takes a condition"):
@@ -308,7 +309,7 @@ def test_joins_take_nodes_and_conditions_and_at_least_one(g, give, join):
         join("a")
 
 
-# What can be added
+# Accepted nodes
 
 
 def test_only_tasks_requests_and_graphs_can_be_added(g, give):
@@ -334,7 +335,7 @@ def test_a_node_has_no_key_no_unique_name_and_no_connection(g, give, options):
     assert len(g) == 0
 
 
-def test_wrong_arguments_are_refused_when_the_node_is_added(g, give, app):
+def test_invalid_arguments_are_rejected_when_the_node_is_added(g, give, app):
     @app.task(name="two")
     def two(a: int, b: str) -> None: ...
 
@@ -347,7 +348,7 @@ def test_wrong_arguments_are_refused_when_the_node_is_added(g, give, app):
     assert len(g) == 1
 
 
-def test_nodes_and_conditions_cant_be_arguments(g, app):
+def test_nodes_and_conditions_cannot_be_arguments(g, app):
     @app.task(name="any")
     def anything(value: object) -> None: ...
 

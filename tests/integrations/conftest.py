@@ -44,7 +44,7 @@ HOLDFAST["URL"] = f"sqlite:///{BASE_DIR / 'holdfast.db'}"
 
 
 class Project:
-    """The guide's files in a folder, and `manage.py`."""
+    """The files of the guide in a folder, and its `manage.py`."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -58,18 +58,18 @@ class Project:
         self.add("shop/migrations/0001_initial.py", MIGRATION)
 
     def add(self, path: str, code: str) -> None:
-        """Write a file, or add to one that is there."""
+        """Write a file, or append to an existing one."""
         file = self.folder / path
         file.parent.mkdir(exist_ok=True, parents=True)
         with file.open("a") as output:
             output.write(dedent(code))
 
     def manage(self, *words: object, ok: bool = True) -> str:
-        """What `manage.py` says."""
+        """Run `manage.py` and return its output."""
         return self._python("manage.py", *words, ok=ok)
 
     def run(self, code: str, *, ok: bool = True) -> str:
-        """What a program of the project prints, with Django set up."""
+        """Run a program of the project with Django set up; return its output."""
         setup = "import os, django\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')\ndjango.setup()\n"
         return self._python("-c", setup + dedent(code), ok=ok)
 
@@ -102,7 +102,7 @@ def postgres_settings(url: str) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path, database_url: str) -> Iterator[Project]:
-    """On both databases."""
+    """The project on each of the databases."""
     made = Project(tmp_path, database_url)
     yield made
     made.close()

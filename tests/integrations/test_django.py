@@ -15,7 +15,7 @@ ORDER = """
 """
 
 
-def test_the_guides_project_ships_an_order_and_the_worker_stops(postgres_project):
+def test_the_project_of_the_guide_ships_an_order_and_its_worker_stops(postgres_project):
     project = postgres_project
     project.add("shop/settings.py", "\nALLOWED_HOSTS = ['localhost']\n")
     assert "No changes" not in project.manage("migrate")
@@ -49,7 +49,7 @@ def test_a_rolled_back_order_leaves_no_run(postgres_project):
     assert seen == "0 0\n"
 
 
-def test_migrate_makes_our_tables_in_djangos_database(postgres_project):
+def test_migrate_creates_the_tables_in_djangos_database(postgres_project):
     postgres_project.add("shop/settings.py", '\nHOLDFAST["MIGRATE"] = False\nHOLDFAST["SCHEMA"] = "work"\n')
     counted = """
         from django.db import connection
@@ -62,7 +62,7 @@ def test_migrate_makes_our_tables_in_djangos_database(postgres_project):
     assert postgres_project.run(counted) == "True\n"
 
 
-def test_the_command_line_has_the_projects_app_and_keeps_its_exit_codes(project: Project):
+def test_manage_py_uses_the_projects_app_and_passes_exit_codes_on(project: Project):
     project.add("words.py", WORDS)
     said = project.manage("migrate") + project.run("import words")
     assert "shop.tasks.fulfill" in said
@@ -105,7 +105,7 @@ WORDS = """
 """
 
 
-def test_a_plain_command_line_sets_django_up(project: Project):
+def test_the_holdfast_command_sets_django_up(project: Project):
     project.manage("migrate")
     listed = project.run("""
         import subprocess, sys
@@ -135,7 +135,7 @@ WATCHED = """
 """
 
 
-def test_connections_are_looked_after_in_threads_and_django_is_there_in_processes(project: Project):
+def test_connections_are_closed_in_threads_and_django_is_set_up_in_processes(project: Project):
     project.manage("migrate")
     project.add("shop/watched.py", WATCHED)
     said = project.run("""
@@ -219,12 +219,12 @@ TESTS = """
             run = confirm.options(connection="django").enqueue(1)
             assert confirm.name == "shop.tasks.confirm"
 
-        def test_and_nobody_sees_it(self):
+        def test_other_tests_do_not_see_it(self):
             assert [info.task for info in app.runs(task="shop.tasks.confirm", state="ready")] == []
 """
 
 
-def test_tests_of_the_project_use_the_test_database_which_is_dropped_after(postgres_project):
+def test_project_tests_use_the_test_database_which_is_dropped_afterwards(postgres_project):
     postgres_project.add("shop/tests.py", TESTS)
     postgres_project.manage("test", "shop")
     postgres_project.manage("migrate")

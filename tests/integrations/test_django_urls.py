@@ -34,7 +34,7 @@ PLAIN = {"dbname": "shop", "user": "ada", "password": "p@ss/w:rd%", "host": "db.
         ),
     ],
 )
-def test_a_database_of_django_is_reached_by_its_url(given, read):
+def test_a_django_database_is_converted_to_a_url(given, read):
     url = url_of(given)
     check_postgres_url(url)
     assert conninfo_to_dict(url) == read

@@ -99,7 +99,7 @@ def address_of(order: Order) -> Address:
     return order.address
 
 
-def test_arguments_and_results(app):
+def test_models_are_arguments_and_results(app):
     @app.task(name="same")
     def same(order: Order, boxes: list[Box[int]], last: Order | None = None) -> Order:
         assert boxes == [Box[int](item=3)]
@@ -122,7 +122,7 @@ def test_invalid_model_values_are_rejected_at_enqueue(app, wrong):
         same.enqueue(wrong)
 
 
-def test_steps_events_messages_and_children_live_and_in_a_replay(app):
+def test_models_in_steps_events_messages_and_children_live_and_in_a_replay(app):
     @app.task(name="child")
     def child(order: Order) -> Address:
         return order.address
@@ -134,7 +134,7 @@ def test_steps_events_messages_and_children_live_and_in_a_replay(app):
         message = await ctx.receive("message", type=Order)
         called = await ctx.call(child, message)
         mapped = await ctx.map(child, [order, message])
-        await ctx.sleep(0.05)  # all above comes from the record after it
+        await ctx.sleep(0.05)  # everything above is replayed after it
         found = [stepped, event, message.address, called, *mapped]
         assert all(isinstance(each, Address) for each in found)
         assert message == order
@@ -147,7 +147,7 @@ def test_steps_events_messages_and_children_live_and_in_a_replay(app):
         assert run.result(timeout=30) == [ORDER.address] * 6
 
 
-def test_a_sync_context_has_them_too(app):
+def test_models_in_a_sync_context(app):
     @app.task(name="work")
     def work(ctx: SyncContext, order: Order) -> Address:
         return ctx.step(address_of, order)
@@ -157,7 +157,7 @@ def test_a_sync_context_has_them_too(app):
     assert run.result(timeout=10) == ORDER.address
 
 
-def test_nodes_gates_and_outputs(app):
+def test_models_in_nodes_gates_and_outputs(app):
     @app.task(name="same")
     def same(order: Order) -> Order:
         assert isinstance(order, Order)
@@ -176,14 +176,14 @@ def test_nodes_gates_and_outputs(app):
     assert run.result(timeout=10) == ORDER
 
 
-def test_fields_of_states_and_the_result_of_a_machine(app):
+def test_models_in_states_and_results_of_machines(app):
     machine = app.machine("machine", Begin, End)
     run = machine.enqueue(Begin(order=ORDER))
     app.worker().drain()
     assert run.result(timeout=10) == ORDER.address
 
 
-def test_a_union_of_models_is_refused_with_the_way_out(app):
+def test_a_union_of_models_is_rejected_with_advice(app):
     with pytest.raises(TaskError, match=r"union of pydantic models.*RootModel\[Cat \| Dog\]"):
 
         @app.task(name="pet")
@@ -199,10 +199,10 @@ class Login(BaseModel):
 @pytest.mark.parametrize(
     ("value", "path"), [(Login(password="x"), r"\$.*password"), (Login(keys=[b"x"]), r"\$.*keys\[0\]")]
 )
-def test_a_secret_is_refused_and_not_kept_as_asterisks(app, value, path):
+def test_a_pydantic_secret_is_rejected_instead_of_stored_as_asterisks(app, value, path):
     @app.task(name="login")
     def login(who: list[Login]) -> None: ...
 
     with pytest.raises(NotSerializable, match=f"a pydantic secret, which would be stored as asterisks.*{path}"):
         login.enqueue([value])
-    login.enqueue([Login()])  # asterisks of one's own are a text like any other
+    login.enqueue([Login()])  # asterisks in other strings are accepted

@@ -1,4 +1,4 @@
-"""A TCP proxy that can stop passing bytes on, both ways, without closing anything: as when packets are dropped."""
+"""A TCP proxy that can stop forwarding in both directions without closing connections, as if packets were dropped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import time
 
 
 class BlackHole:
-    """Passes connections on to a port of this machine. `close_road()` drops everything, new connections too: they are
-    accepted by the system, and hear nothing. `open_road()` lets what was held up go on."""
+    """Forwards connections to a local port.
+
+    After `block()` nothing is forwarded; new connections are accepted by the system and get no reply. `unblock()`
+    forwards what was delayed.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._road = threading.Event()
-        self._road.set()
+        self._unblocked = threading.Event()
+        self._unblocked.set()
         self._ended = False
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -23,15 +26,15 @@ class BlackHole:
         self.accepted: list[float] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def close_road(self) -> None:
-        self._road.clear()
+    def block(self) -> None:
+        self._unblocked.clear()
 
-    def open_road(self) -> None:
-        self._road.set()
+    def unblock(self) -> None:
+        self._unblocked.set()
 
     def close(self) -> None:
         self._ended = True
-        self._road.set()
+        self._unblocked.set()
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.close()
@@ -47,7 +50,7 @@ class BlackHole:
             threading.Thread(target=self._join, args=(near,), daemon=True).start()
 
     def _join(self, near: socket.socket) -> None:
-        self._road.wait()
+        self._unblocked.wait()
         try:
             far = socket.create_connection(("127.0.0.1", self._target))
         except OSError:
@@ -60,9 +63,9 @@ class BlackHole:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._road.wait()
+                self._unblocked.wait()
                 target.sendall(data)
-        self._road.wait()
+        self._unblocked.wait()
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -21,7 +21,7 @@ TABLE = "create table if not exists busy_writes (at real)"
 
 
 class BusyWriter:
-    """The program, for as long as the block lasts."""
+    """The running program, as a context manager."""
 
     def __init__(self, url: str, pause: float = 0.0) -> None:
         self._command = [sys.executable, "-m", "tests.support.busy_writer", url, str(pause)]
@@ -46,16 +46,16 @@ class BusyWriter:
         self._output.close()
 
     def commits(self) -> list[float]:
-        """When its transactions were committed, by the monotonic clock. After the block."""
+        """The commit times of its transactions by the monotonic clock. Only after the block."""
         return [float(line) for line in self._lines if line.replace(".", "").isdigit()]
 
     def failures(self) -> list[str]:
-        """What its transactions failed with."""
+        """The errors of its transactions."""
         return [line for line in self._lines if line.startswith(FAILED)]
 
 
 def write_again_and_again(url: str, pause: float) -> None:
-    """Insert a row and keep the transaction open; say when it was committed."""
+    """Insert a row and keep the transaction open; print the time of the commit. Repeat."""
     with Holdfast(url) as app:
         with app.transaction() as connection:
             connection.execute(TABLE)
@@ -72,7 +72,7 @@ def write_again_and_again(url: str, pause: float) -> None:
 
 
 def end_with_starter() -> None:
-    """Our input ends when the process is gone that started us."""
+    """Exit when standard input ends, because the starting process has exited."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Which runs were charged with a crash, recorded by a trigger of the tests' own on the table of runs.
+"""Record which runs were charged with a crash, with a database trigger on the table of runs.
 
 The column `crashes` is reset when a machine moves or a run is retried, and a history entry may or may not count: the
 trigger sees each charge when it is written.
@@ -46,7 +46,7 @@ class Charge(NamedTuple):
 
 
 def record_charges(url: str) -> None:
-    """Begin to record, on a database that has our tables."""
+    """Start recording, on a database that has the tables."""
     if url.startswith("sqlite"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         connection.execute(SQLITE)
@@ -57,7 +57,7 @@ def record_charges(url: str) -> None:
 
 
 def read_charges(app: Holdfast) -> list[Charge]:
-    """All charges since then, in the order in which they were written."""
+    """Return all charges since then, in the order in which they were written."""
     return [Charge(str(run), session, float(at)) for run, session, at in fetch(app, CHARGES)]
 
 

@@ -1,4 +1,4 @@
-"""Contexts without an engine: a conductor that only writes down what it is asked for, and tasks to ask about."""
+"""Contexts without an engine: an executor that only records operations, and tasks for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUN = Handle(UUID(int=1), "pay")
 
 
 class Recorder:
-    """Writes down what it is asked for; answers as the engine would, as far as the contexts look at answers."""
+    """Records operations, and returns the results that contexts read."""
 
     run_id = UUID(int=5)
     attempt = 2
@@ -56,11 +56,11 @@ class Blocks(Recorder):
 
 
 class Asking:
-    """One of the contexts; `asking.step(…)` gives the one operation that the call asked for."""
+    """A context whose methods return the operation that the call created."""
 
-    def __init__(self, context: type, conductor: Any) -> None:
-        self.conductor = conductor
-        self.context = context(conductor)
+    def __init__(self, context: type, executor: Any) -> None:
+        self.executor = executor
+        self.context = context(executor)
         self.blocks = context is SyncContext
 
     def answer(self, verb: str, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ class Asking:
     def __getattr__(self, verb: str) -> Any:
         def ask(*args: Any, **kwargs: Any) -> Any:
             self.answer(verb, *args, **kwargs)
-            return self.conductor.asked.pop()
+            return self.executor.asked.pop()
 
         return ask
 
@@ -99,5 +99,5 @@ REMOTE = remote_task("far", enqueuer=None)
 
 
 def asking(context: type) -> Asking:
-    """A context of either kind, in an attempt of DURABLE."""
+    """Return a context of this class, in an attempt of DURABLE."""
     return Asking(context, Blocks(DURABLE) if context is SyncContext else Waits(DURABLE))

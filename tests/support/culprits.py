@@ -37,8 +37,11 @@ Harm = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Culprit:
-    """One kind. `codes`: the error codes that its own policy leads to. `survives`: an outside fault, such as a process
-    that is frozen meanwhile, may let it end as done."""
+    """One kind of harm.
+
+    `codes`: the error codes that its own policy leads to. `survives`: an outside fault, such as a frozen process, may
+    let it succeed.
+    """
 
     harm: str
     codes: tuple[str, ...]
@@ -58,12 +61,12 @@ CULPRITS = {
 
 
 def kinds_of(harm: str) -> list[str]:
-    """The kinds that do this harm."""
+    """Return the kinds that do this harm."""
     return [kind for kind, culprit in CULPRITS.items() if culprit.harm == harm]
 
 
 def kind_of(mark: str | None) -> str:
-    """The kind of a root and its family: marks are `kind-number`, those of descendants have a suffix."""
+    """Return the kind of a root or its descendant: marks are `kind-number`, with a suffix for descendants."""
     return (mark or "").split("-")[0]
 
 

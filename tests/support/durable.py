@@ -1,4 +1,4 @@
-"""Short words for tests of durable functions: draining, what a run's history says, effects that leave a trace."""
+"""Helpers for tests of durable functions: drain a worker, read the history, record effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.ledger import Ledger
 
 
 def drain(app: Holdfast, **settings: Any) -> None:
-    """Work until nothing is ready: runs that wait are suspended, and come back by replay at the next drain."""
+    """Run a worker until nothing is ready. Runs that wait are suspended; the next drain replays them."""
     app.worker(**settings).drain(timeout=60)
 
 
@@ -22,7 +22,7 @@ def state(run: Run[Any]) -> str:
 
 
 class Effects:
-    """Functions for steps that write every call into the ledger. Methods have names of their own, closures don't."""
+    """Step functions that write every call into the ledger. Methods, because closures have no stable names."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -44,7 +44,7 @@ class Effects:
         raise ValueError(what)
 
     def fail_until(self, what: str, times: int) -> str:
-        """Fails until it was called so many times."""
+        """Fail until it was called this many times."""
         self.ledger.write(what)
         if self.ledger.counts()[what] < times:
             raise ValueError(what)

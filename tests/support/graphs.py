@@ -1,4 +1,4 @@
-"""Short words for tests of graphs: how their nodes are, why some were skipped, a handle of one of them."""
+"""Helpers for tests of graphs: states of nodes, error codes, handles of nodes, and tasks."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def states(run: Run[Any]) -> dict[str, str]:
 
 
 def codes(run: Run[Any]) -> dict[str, str]:
-    """The code of the error of each node that has one: why it failed or was skipped."""
+    """Return the error code of each node that failed or was skipped."""
     return {name: info.error.code for name, info in run.nodes().items() if info.error is not None}
 
 
 def node(app: Holdfast, run: Run[Any], name: str) -> Run[Any]:
-    """The run of a node."""
+    """Return the run of a node."""
     return app.get_run(run.nodes()[name].id)
 
 
 def submitted(app: Holdfast, graph: Graph, result: Node[Any] | None = None) -> Run[Any]:
-    """A graph that has been worked on until nothing was ready."""
+    """Submit a graph and run a worker until nothing is ready; return its run."""
     run = app.submit(graph, result=result)
     drain(app)
     return run
 
 
 def time_out(app: Holdfast) -> None:
-    """What is past its time ends, as a worker's timekeeper would see to it."""
+    """End everything whose deadline has passed, as the timer loop of a worker does."""
     app.store.timers.fail_overdue(OVERDUE)
 
 
 class Tasks:
-    """Tasks for nodes. Each call is a line of the ledger."""
+    """Tasks for nodes. Each call writes a line to the ledger."""
 
     def __init__(self, app: Holdfast, ledger: Ledger) -> None:
         @app.task(name="give")
@@ -50,7 +50,7 @@ class Tasks:
 
         @app.task(name="fail", retry=ONCE)
         def fail(message: str = "broken") -> Any:
-            """Fails until the test says that all is well."""
+            """Fail until the test calls `well`."""
             ledger.write("fail", message)
             if not ledger.path.with_name("well").exists():
                 raise ValueError(message)
@@ -61,5 +61,5 @@ class Tasks:
         self._ledger = ledger
 
     def well(self) -> None:
-        """From now on nothing fails."""
+        """Let tasks succeed from now on."""
         self._ledger.path.with_name("well").touch()

@@ -1,4 +1,7 @@
-"""The mixed test: workers, roots of all kinds, culprits among them; what became of each, and the figures."""
+"""The mixed load: workers, runs of all kinds including culprits, the outcome of each, and statistics.
+
+A *root* is a run that the test enqueues; its children and nodes are its descendants.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ APP = "tests.support.mixed_worker:app"
 HARM_LEASES = 1.5
 HANG_S = 600.0
 LATE_LEASES = 2
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 STUCK_S = 60.0
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything. `culprits`: how many of each harm; `rate`: runs per second."""
+    """The size of the load. `culprits`: how many runs do each kind of harm; `rate`: runs per second."""
 
     runs: int
     culprits: int
@@ -49,7 +52,7 @@ class Scale:
     seed: int = 1
 
     def marks(self) -> list[str]:
-        """All roots in the order in which they are started, culprits at random positions among them."""
+        """Return the marks of all roots in the order of their enqueue, with culprits at random positions."""
         source = random.Random(self.seed)
         kinds = [kind for _ in range(self.runs // RUNS_PER_CYCLE) for kind in source.sample(CYCLE, len(CYCLE))]
         for harm in HARMS:
@@ -60,7 +63,7 @@ class Scale:
 
 
 class Fleet:
-    """Worker processes: so many under each of so many supervisors, or so many that we start again ourselves."""
+    """A number of worker processes, divided among supervisors; without supervisors, the fleet restarts them itself."""
 
     def __init__(self, folder: Path, url: str, scale: Scale, workers: int, supervisors: int = 0) -> None:
         self._folder = folder
@@ -75,13 +78,13 @@ class Fleet:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[Path] = []
         self._restarts = 0
-        self._over = threading.Event()
-        self._tending = threading.Thread(target=self._tend, daemon=True)
+        self._stopping = threading.Event()
+        self._restarter = threading.Thread(target=self._restart_exited, daemon=True)
 
     def start(self) -> None:
         self._processes = [self._start_one() for _ in range(self._count)]
-        self._tending.start()
-        wait_until(lambda: self.log.count("worker started") >= self._workers, 120, "all workers at work")
+        self._restarter.start()
+        wait_until(lambda: self.log.count("worker started") >= self._workers, 120, "all workers have started")
 
     def _start_one(self) -> subprocess.Popen[bytes]:
         self._logs.append(self._folder / f"worker{len(self._logs)}.log")
@@ -91,9 +94,9 @@ class Fleet:
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def _tend(self) -> None:
-        """Start anew what has ended, as whoever runs workers does."""
-        while not self._over.wait(0.05):
+    def _restart_exited(self) -> None:
+        """Restart processes that have exited, as a service manager does."""
+        while not self._stopping.wait(0.05):
             for at, process in enumerate(self._processes):
                 if process.poll() is not None:
                     self._restarts += 1
@@ -108,10 +111,10 @@ class Fleet:
         return self._restarts + len(re.findall(r"worker process ended ", self.log)) * self._supervised
 
     def close(self) -> None:
-        """Nothing of it is left."""
-        self._over.set()
-        if self._tending.is_alive():
-            self._tending.join()
+        """Kill all processes."""
+        self._stopping.set()
+        if self._restarter.is_alive():
+            self._restarter.join()
         for process in self._processes:
             for pid in running(process.pid):
                 with suppress(ProcessLookupError):
@@ -121,7 +124,7 @@ class Fleet:
 
 @dataclass
 class Feeder:
-    """Starts the roots at the scale's rate, each until it is acknowledged."""
+    """Enqueues the roots at the rate of the scale, and repeats each enqueue until it is acknowledged."""
 
     mixed: Mixed
     scale: Scale
@@ -129,44 +132,44 @@ class Feeder:
     ids: dict[str, str] = field(default_factory=dict)
 
     def feed(self) -> None:
-        """Graphs are submitted one by one, and so by a thread of their own."""
+        """Enqueue all roots. A second thread submits the graphs, which can't be enqueued in bulk."""
         marks = self.scale.marks()
         roots_per_second = self.scale.rate * len(marks) / self.scale.runs
         when = {mark: at / roots_per_second for at, mark in enumerate(marks)}
         graphs = [mark for mark in marks if kind_of(mark) == "graph"]
         others = [mark for mark in marks if kind_of(mark) != "graph"]
         since = time.monotonic()
-        beside = ThreadPoolExecutor(1)
-        submitted = beside.submit(self._submit, graphs, when, since)
+        threads = ThreadPoolExecutor(1)
+        submitted = threads.submit(self._submit, graphs, when, since)
         while others:
             due = [mark for mark in others if since + when[mark] <= time.monotonic()]
             others = others[len(due) :]
             if due:
                 self._enqueue(due)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
         submitted.result()
-        beside.shutdown()
+        threads.shutdown()
 
     def _enqueue(self, marks: Sequence[str]) -> None:
         requests = [self.mixed.request(kind_of(mark), mark, self._seconds(mark)) for mark in marks]
-        runs = _surely(lambda: self.mixed.app.enqueue_many(requests))
+        runs = _retry_while_busy(lambda: self.mixed.app.enqueue_many(requests))
         for mark, run in zip(marks, runs, strict=True):
             self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
 
     def _submit(self, marks: Sequence[str], when: dict[str, float], since: float) -> None:
         for mark in marks:
             time.sleep(max(since + when[mark] - time.monotonic(), 0))
-            run = _surely(lambda mark=mark: self.mixed.app.submit(self.mixed.graph(mark)))
+            run = _retry_while_busy(lambda mark=mark: self.mixed.app.submit(self.mixed.graph(mark)))
             self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
 
     def _seconds(self, mark: str) -> float:
-        """How long its harm lasts."""
+        """Return how long its harm lasts."""
         culprit = CULPRITS.get(kind_of(mark))
         return HANG_S if culprit is not None and culprit.harm == HANGS else HARM_LEASES * self.scale.lease
 
 
-def _surely(act: Callable[[], T]) -> T:
-    """Repeat it while the database is busy. Roots have keys: a repeat doesn't start another one."""
+def _retry_while_busy(act: Callable[[], T]) -> T:
+    """Repeat a call while the database is busy. Roots have idempotency keys, so a repetition creates no second one."""
     deadline = time.monotonic() + STUCK_S
     while True:
         try:
@@ -182,18 +185,18 @@ RETURNED = f"select run, session, at, kind from {{}}history where kind in {GIVEN
 
 
 def wait_for_end(app: Holdfast, fleet: Fleet) -> None:
-    """Until all runs have ended, or nothing has moved for a while."""
+    """Wait until all runs have ended; fail if none has ended for a while."""
     before, moved = -1, time.monotonic()
     while (left := fetch(app, UNFINISHED)[0][0]) and time.monotonic() < moved + STUCK_S:
         if left != before:
             before, moved = left, time.monotonic()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     states = fetch(app, "select state, held, count(*) from {}runs where finished_at is null group by state, held")
     assert not left, f"nothing has ended for {STUCK_S:g} s; open: {states}\n{fleet.log[-5000:]}"
 
 
 class Outcome:
-    """What the ledger and the database say, when all has ended."""
+    """What the ledger and the database contain after all runs have ended."""
 
     def __init__(self, app: Holdfast, feeder: Feeder, lines: Sequence[Line], scale: Scale) -> None:
         offset = time.time() - time.monotonic()
@@ -221,13 +224,13 @@ class Outcome:
         return {mark: count for mark, count in self.charged.items() if self.innocent(mark)}
 
     def missing_effects(self) -> list[str]:
-        """Effects that innocent roots must have had and the ledger doesn't know."""
+        """Return expected effects of innocent roots that are missing in the ledger."""
         did = {(line.mark, line.what) for line in self.lines if line.kind in ("did", "end")}
         wanted = [(mark, what) for mark in self.roots if self.innocent(mark) for what in (*KINDS[kind_of(mark)], "-")]
         return [f"{what} of {mark}" for mark, what in wanted if (mark, what) not in did]
 
     def odd_culprits(self) -> dict[str, Any]:
-        """Culprits that didn't fail by their own policy."""
+        """Return culprits that didn't fail by their own policy."""
         found = {}
         for mark, id in self.roots.items():
             state, error = self.ends[id]
@@ -238,7 +241,7 @@ class Outcome:
         return found
 
     def latencies(self) -> dict[str, list[float]]:
-        """Seconds from the enqueue to the last effect, by kind."""
+        """Return the seconds from the enqueue to the last effect, by kind."""
         found: defaultdict[str, list[float]] = defaultdict(list)
         for mark, at in self._last_ends().items():
             found[kind_of(mark)].append(at - self._sent[mark])
@@ -248,10 +251,10 @@ class Outcome:
         return {line.mark: line.at for line in self.lines if line.kind == "end"}
 
     def lateness(self) -> dict[str, float]:
-        """By innocent root: how many seconds after it could have ended it did.
+        """Return for each innocent root how many seconds it ended after the earliest possible time.
 
-        It could have ended when its work was done, counted from its enqueue, or from the last time that a culprit did
-        harm to a worker which had one of its runs.
+        That time is the duration of its work after its enqueue, or after the last time that a culprit harmed a worker
+        that had claimed one of its runs.
         """
         harms: defaultdict[int, list[float]] = defaultdict(list)
         for line in self.lines:
@@ -265,23 +268,23 @@ class Outcome:
         return {mark: at - since[mark] - work[kind_of(mark)] for mark, at in self._last_ends().items()}
 
     def late(self) -> dict[str, float]:
-        """Those that ended later than two leases after they could have."""
+        """Return the roots that ended more than two leases after the earliest possible time."""
         most = LATE_LEASES * self._scale.lease
         return {mark: round(seconds, 2) for mark, seconds in self.lateness().items() if seconds > most}
 
 
 def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
-    """What came of it, for people."""
+    """Return the statistics as text."""
     harm = Counter(CULPRITS[line.what].harm for line in outcome.lines if line.kind == "harm")
     sessions = Counter(kind for _, kind in {(session, kind) for _, session, _, kind in outcome.returned})
-    given_back = Counter(kind for *_, kind in outcome.returned)
+    returned = Counter(kind for *_, kind in outcome.returned)
     lateness = sorted(outcome.lateness().values())
     lines = [
         f"{title}: {len(outcome.ends)} runs of {len(outcome.roots)} roots in {seconds:.0f} s",
         f"  harm: {', '.join(f'{name} {count}' for name, count in harm.items())}",
-        f"  workers restarted {fleet.restarts}; runs given back {dict(given_back)} of sessions {dict(sessions)}",
+        f"  workers restarted {fleet.restarts}; runs returned {dict(returned)} by sessions {dict(sessions)}",
         f"  charged: culprits {sum(outcome.charged.values())}, innocents {sum(outcome.charged_innocents().values())}",
-        f"  later than they could have ended: {_spread(lateness)}; beyond two leases: {len(outcome.late())}",
+        f"  lateness: {_spread(lateness)}; more than two leases late: {len(outcome.late())}",
     ]
     lines += [f"  {kind:<8} latency {_spread(times)}" for kind, times in sorted(outcome.latencies().items())]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The tasks of the mixed test: all kinds of innocent ones, and culprits.
+"""The tasks of the mixed load: all kinds of innocent ones, and culprits. Each writes lines to the ledger:
 
     did  MARK STEP PID TIME    an effect
     end  MARK -    PID TIME    the last effect of a root
@@ -95,10 +95,10 @@ class Second(State):
 
 
 class Mixed:
-    """The tasks on an app, and how a root of each kind is started."""
+    """The tasks of an app, and the requests that enqueue a root of each kind."""
 
     def __init__(self, app: Holdfast, path: str) -> None:
-        global ledger  # states are classes, and have no other way to it
+        global ledger  # states are classes, so they find the ledger here
         ledger = Ledger(path)
         self.app = app
         self._tasks: dict[str, Any] = {**_add_small_tasks(app), **add_culprits(app, partial(note, "harm"))}
@@ -106,14 +106,14 @@ class Mixed:
         self._machine = app.machine("machine", First, Second)
 
     def request(self, kind: str, mark: str, seconds: float) -> Any:
-        """What enqueues a root of any kind but a graph. `seconds`: how long a culprit's harm lasts."""
+        """Return the request for a root of any kind except graphs. `seconds`: how long the harm of a culprit lasts."""
         if kind == "machine":
             return self._machine.options(key=mark).request(First(mark=mark))
         arguments = (mark,) if kind in KINDS else (mark, seconds)
         return self._tasks[kind].options(key=mark).request(*arguments)
 
     def graph(self, mark: str) -> Graph:
-        """Four nodes: one, two beside each other, one."""
+        """Return a graph of four nodes: one, two concurrent ones, one."""
         part, part_in_thread = self._tasks["part"], self._tasks["part_in_thread"]
         small = Graph("small", key=mark)
         a = small.add(part, mark, "a", name="a")

@@ -1,4 +1,4 @@
-"""The app of the mixed test's workers: `HOLDFAST_URL` and `LEDGER` say where."""
+"""The app of the workers of the mixed load, configured by `HOLDFAST_URL` and `LEDGER`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the counters of limits say what a recount of the runs says."""
+"""Compare the counters of limits with a recount of the runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def rows(store: Store, text: str) -> list[tuple[Any, ...]]:
 
 
 def in_use(store: Store) -> dict[str, int]:
-    """Permits in use by the counters' account."""
+    """Return the permits in use according to the counters."""
     return {place: used for place, used in rows(store, "select place, used from {schema}limits") if used}
 
 
 def recount(store: Store) -> dict[str, int]:
-    """The same by the runs that someone is at."""
+    """Return the same according to the claimed runs."""
     text = "select limits from {schema}runs where session is not null and limits is not null"
     return dict(Counter(place for (limits,) in rows(store, text) for place in msgspec.json.decode(limits)))
 
 
 def parked_and_forgotten(store: Store) -> list[Any]:
-    """Runs that wait for a counter that nobody will look at."""
+    """Return parked runs whose counter no worker will check."""
     text = (
         "select r.id, r.parked_on from {schema}runs r where r.held = 'full' and not exists ("
         "select 1 from {schema}limits l where l.place = r.parked_on and l.look_at is not null)"
@@ -38,5 +38,5 @@ def parked_and_forgotten(store: Store) -> list[Any]:
 
 
 def starts(app: Holdfast) -> list[int]:
-    """When attempts began, by the database's clock, in order: microseconds."""
+    """Return the start times of attempts by the database clock, in order: microseconds."""
     return sorted(since for (since,) in rows(app.store, "select since from {schema}history where since is not null"))

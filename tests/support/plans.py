@@ -1,9 +1,9 @@
-"""Full tables, and values for the hot statements: for tests of how those find their rows.
+"""Large tables, and parameters of the hot statements, for tests of query plans.
 
 50,000 runs. Of 100: 60 done, 10 failed, 5 scheduled, 15 ready in 5 lanes, 3 waiting, 2 blocked, 5 running by 20
-sessions. Half of them have a unique name, a third a deadline, half are children, a hundred of a parent, and half of
-those are nodes. Each has two checkpoints, a wait, a message and a piece, and five that it needs. A third of those that
-are ready are parked, on 50 of 5,000 counters.
+sessions. Half of them have a unique name, and a third have a deadline. Half are children, a hundred per parent, and
+half of those are nodes. Each has two checkpoints, a wait, a message, a chunk and five dependencies. A third of the
+ready ones are parked, on 50 of 5,000 counters.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ join {schema}runs n on n.seq = r.seq - back
 
 
 def fill(harness: StoreHarness) -> None:
-    """The runs, what belongs to them, and their sessions."""
+    """Insert the runs, the rows that belong to them, and their sessions."""
     if harness.on_postgres:
         id = "cast('00000000-0000-7000-8000-' || lpad(cast({n} as text), 12, '0') as uuid)"
         series = f"generate_series(1, {COUNT}) n"
@@ -109,7 +109,7 @@ CHILD = {"parent": PARENT, "spawn_key": "0:call"}
 
 
 def each(**more: Any) -> dict[str, str]:
-    """A row for each of a hundred runs."""
+    """Return a row for each of a hundred runs."""
     return {"rows": json_rows({"id": id, "run": id, "seq": n, **more} for n, id in enumerate(IDS))}
 
 
@@ -167,7 +167,7 @@ LIST = {
 }  # fmt: skip
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 
-# Statement, its own values, and an index that its plan must name.
+# By statement: its parameters, and an index that its plan must use.
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "has_ready": ({}, "holdfast_runs_ready"),
     "has_active": ({}, "holdfast_runs_ready"),

@@ -1,6 +1,6 @@
 """Random durable functions: trees of steps, waits and children under gather, groups, as_completed, wait and locks.
 
-`Interpreter` plays them, and keeps what user code saw in each attempt, in order: a replay must show it the same.
+`Interpreter` runs them and records what user code saw in each attempt, in order: a replay must show the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEEPEST = 3
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
-    """Trees whose leaves are of these kinds: step, thread, fail, value, wait, sleep, child, broken, crash."""
+    """Generate trees whose leaves have these kinds: step, thread, fail, value, wait, sleep, child, broken, crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -35,7 +35,7 @@ def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Progr
 
 
 def numbered(program: Program) -> Program:
-    """Every leaf gets a name of its own."""
+    """Give every leaf a unique name."""
     count = iter(range(1000))
 
     def number(node: Program) -> Program:
@@ -48,13 +48,13 @@ def numbered(program: Program) -> Program:
 
 
 def names(program: Program) -> list[str]:
-    """The names of all leaves."""
+    """Return the names of all leaves."""
     inside = program[3]
     return [inside] if isinstance(inside, str) else [name for child in inside for name in names(child)]
 
 
 class Interpreter:
-    """A durable task that plays programs. `seen` has, for each run, what its code saw in each attempt."""
+    """A durable task that runs programs. `seen` has, for each run, what its code saw in each attempt."""
 
     def __init__(self, app: Holdfast, ledger: Ledger) -> None:
         self.app = app
@@ -77,7 +77,7 @@ class Interpreter:
         self.child, self.broken, self.program = child, broken, program
 
     def say(self, ctx: Context, *words: object) -> None:
-        ctx.check()  # what unwinds at a suspension or a loss sees nothing any more
+        ctx.check()  # code that unwinds at a suspension or loss records nothing
         self.seen[str(ctx.run_id)][-1].append(" ".join(map(str, words)))
 
     async def play(self, ctx: Context, node: Program) -> Any:
@@ -127,7 +127,7 @@ class Interpreter:
         raise ValueError(name)
 
     def crash(self, run: str, name: str) -> str:
-        """The first time the run is lost to this worker while others of its steps are under way."""
+        """In the first call, make the worker lose the run while other steps of it are running."""
         self.ledger.write(name)
         if self.ledger.counts()[name] == 1:
             handle = self.app.get_run(run)
@@ -147,7 +147,7 @@ class Interpreter:
 
     async def play_each(self, ctx: Context, inside: list[Program]) -> Any:
         got = []
-        tasks = [asyncio.ensure_future(self.play(ctx, node)) for node in inside]  # begun in this order, not in a set's
+        tasks = [asyncio.ensure_future(self.play(ctx, node)) for node in inside]  # a set would start them in any order
         for next_one in asyncio.as_completed(tasks):
             got.append(await next_one)
             self.say(ctx, "next", got[-1])

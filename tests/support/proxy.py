@@ -1,10 +1,10 @@
-"""A TCP proxy before a PostgreSQL server that can break a connection at a chosen moment.
+"""A TCP proxy in front of a PostgreSQL server that can break a connection at a chosen point.
 
-    proxy.lose_answer(COMMIT)    the server gets it and does it, its answer is dropped, the connection cut
-    proxy.lose_request(COMMIT)   the server never gets it, the connection is cut
-    proxy.delay_request(COMMIT)  the connection is cut, and the server gets it when `let_late_through` is called
+    proxy.lose_answer(COMMIT)    the server executes it; the reply is dropped and the connection closed
+    proxy.lose_request(COMMIT)   the connection is closed before the server receives it
+    proxy.delay_request(COMMIT)  the connection is closed; the server receives it after `let_late_through`
 
-Each happens once, to the first connection that says those bytes; `fired` tells that it did. Then all is forwarded.
+Each happens once, to the first connection that sends those bytes, and sets `fired`. Afterwards everything is forwarded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Self
 from psycopg.conninfo import conninfo_to_dict
 
 COMMIT = b"COMMIT\0"
-"""As it is said on the wire, and not as part of the READ COMMITTED of a BEGIN."""
+"""The message in the protocol. It doesn't match the READ COMMITTED of a BEGIN."""
 
 
 class Proxy:
-    """Listens on a port of its own and forwards to the server of a URL."""
+    """Listens on a local port and forwards to the server of a URL."""
 
     def __init__(self, url: str, port: int = 0) -> None:
         self._given = conninfo_to_dict(url)
@@ -32,12 +32,12 @@ class Proxy:
         self.fired = threading.Event()
         self.accepted = 0
         self.delay = 0.0
-        """How many seconds everything is held up, in each direction."""
+        """The delay in seconds, in each direction."""
         self._answer: bytes | None = None
         self._request: bytes | None = None
         self._delayed: bytes | None = None
         self._late = threading.Event()
-        self._quiet: set[socket.socket] = set()  # clients whose next answer gets lost
+        self._quiet: set[socket.socket] = set()  # clients whose next reply is dropped
         self._open = threading.Event()
         self._open.set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -66,14 +66,14 @@ class Proxy:
         self._late.set()
 
     def pause(self) -> None:
-        """Let nothing through in either direction, as a network does that drops packets."""
+        """Forward nothing in either direction, like a network that drops packets."""
         self._open.clear()
 
     def resume(self) -> None:
         self._open.set()
 
     def cut(self) -> None:
-        """Break every connection there is."""
+        """Close all connections."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
@@ -138,7 +138,7 @@ class Proxy:
                 self._late.wait()
                 with contextlib.suppress(OSError):
                     server.sendall(said)
-                return  # what the server answers nobody hears; it hangs up at the end of the connection
+                return  # nobody reads the reply; the server closes at the end of the connection
             if self._answer is not None and self._answer in said:
                 self._answer = None
                 self._quiet.add(client)
@@ -149,7 +149,7 @@ class Proxy:
     def _return(self, server: socket.socket, client: socket.socket) -> None:
         while said := _receive(server):
             self._hold_up()
-            if client in self._quiet:  # the answer that gets lost: the server has done what it was asked for
+            if client in self._quiet:  # the dropped reply: the server has executed the request
                 self._quiet.discard(client)
                 self.fired.set()
                 break

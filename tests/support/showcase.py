@@ -1,4 +1,4 @@
-"""A business with everything that the dashboard shows: little of it, or so much that it must be folded and cut."""
+"""Data for the dashboard: a few runs of every kind, or so many that pages must truncate and paginate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONCE = Retry(max_attempts=1)
 
 @dataclass
 class Approval:
-    """What a gate asks for."""
+    """The type of a gate."""
 
     approved: bool
     budget: int = 500
@@ -25,7 +25,7 @@ class Approval:
 
 
 class Showcase:
-    """An app with its tasks, and runs of every kind by what they are."""
+    """An app with its tasks, and handles of runs of every kind."""
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
@@ -64,7 +64,7 @@ class Showcase:
         app.schedule("newsletter", send_email, args=("all@example.org", "news"), every=timedelta(hours=6))
 
     def small(self) -> None:
-        """A handful of each kind."""
+        """Create a few runs of each kind."""
         mail = self.send_email.options(tenant="acme", tags=["welcome"])
         self.runs["done"] = mail.enqueue("ada@example.org", "hello")
         self.runs["failed"] = self.charge.options(tenant="acme").enqueue(42, 9.5)
@@ -75,7 +75,7 @@ class Showcase:
         self.runs["ready"] = self.app.remote("shop.elsewhere", queue="elsewhere").enqueue(1)
 
     def large(self) -> None:
-        """Hundreds of runs, a wide graph, long names, huge values."""
+        """Create hundreds of runs, a wide graph, long names and large values."""
         self.small()
         dice = random.Random(5)
         tenants = ["acme", "globex", "initech", "a tenant whose name goes on for quite a while"]

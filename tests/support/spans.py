@@ -1,4 +1,4 @@
-"""Short words for tests of spans."""
+"""Helpers for tests of spans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Spans:
-    """What an exporter has got."""
+    """The spans that an exporter has received."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter

@@ -46,7 +46,7 @@ def test_no_window_exceeds_its_rate(most, asked):
         starts += [now] * len(admitted)
         in_window = sum(1 for start in starts if start > now - SECOND)
         assert in_window <= most
-        assert len(admitted) == wanted or in_window == most, "nothing is left unused while there is work"
+        assert len(admitted) == wanted or in_window == most, "the rate isn't used up although runs wait"
 
 
 def test_a_run_needs_a_permit_from_each_of_its_limits():

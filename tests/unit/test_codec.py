@@ -240,7 +240,7 @@ def test_undecodable_text_raises_payload_error():
         decode("{")
 
 
-# Pinned: kept keys and step identities depend on these. If one changes, the version in `digest` must change too.
+# Pinned: stored keys and step identities depend on these. If one changes, the version in `digest` must change too.
 VECTORS = [
     ({"b": 1, "a": [True, None, "é\0"]}, '{"a":[true,null,"é\\u0000"],"b":1}'),
     ({"x": 1.0, "y": 1, "z": 1e22, "w": -0.0}, '{"w":-0.0,"x":1.0,"y":1,"z":1e22}'),

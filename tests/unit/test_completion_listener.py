@@ -16,20 +16,20 @@ from holdfast.errors import StoreUnavailable
 
 
 class Database:
-    """A watch that hears what it is told to, and the rows of those who wait."""
+    """A change listener whose notifications the test controls, and the table of watchers."""
 
     polling_only = False
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.hears = True
+        self.notifies = True
         self.fault: Exception | None = None
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         self.log.append("wait")
         if self.fault is not None:
             raise self.fault
-        return self.hears
+        return self.notifies
 
     def add(self, id: str, lasts: int) -> None:
         self.log.append("add")
@@ -38,7 +38,7 @@ class Database:
         self.log.append("renew")
 
     def remove(self, id: str) -> None:
-        self.log.append("drop")
+        self.log.append("remove")
 
     def close(self) -> None:
         self.log.append("close")
@@ -60,55 +60,55 @@ def wanted():
 @pytest.fixture
 def listener(database, wanted):
     return CompletionListenerLoop(
-        SimpleNamespace(watchers=database), database, lambda: database.log.append("heard"), lambda _: wanted[0]
+        SimpleNamespace(watchers=database), database, lambda: database.log.append("reported"), lambda _: wanted[0]
     )
 
 
-def test_it_listens_says_so_and_looks_in_this_order(listener, database):
+def test_a_tick_waits_then_registers_then_reports_completions(listener, database):
     assert listener.tick() >= completion_listener.MIN_REST_S
-    assert database.log == ["wait", "add", "heard"]
+    assert database.log == ["wait", "add", "reported"]
     assert listener.is_listening
 
 
-def test_it_tells_of_what_it_hears_and_of_nothing_else(listener, database):
+def test_completions_are_reported_only_after_a_notification(listener, database):
     listener.tick()
-    database.hears = False
+    database.notifies = False
     database.log.clear()
     assert listener.tick() == 0.0
-    database.hears = True
+    database.notifies = True
     listener.tick()
-    assert database.log == ["wait", "wait", "heard"]
+    assert database.log == ["wait", "wait", "reported"]
 
 
-def test_it_says_again_that_it_listens_before_that_is_over(listener, database, monkeypatch):
+def test_the_registration_is_renewed_before_it_expires(listener, database, monkeypatch):
     assert (
         completion_listener.WATCHER_RENEWAL_S + 2 * completion_listener.MAX_WAIT_S < completion_listener.WATCHER_TTL_S
     )
     listener.tick()
     monkeypatch.setattr(completion_listener, "WATCHER_RENEWAL_S", 0.0)
-    database.hears = False
+    database.notifies = False
     listener.tick()
-    assert database.log == ["wait", "add", "heard", "wait", "renew"]
+    assert database.log == ["wait", "add", "reported", "wait", "renew"]
 
 
-def test_it_leaves_when_it_isnt_wanted_any_more(listener, database, wanted):
+def test_the_listener_unregisters_when_it_is_no_longer_wanted(listener, database, wanted):
     listener.tick()
     wanted[0] = False
     listener.tick()
-    assert database.log == ["wait", "add", "heard", "close", "drop"]
+    assert database.log == ["wait", "add", "reported", "close", "remove"]
     assert not listener.is_listening
     assert listener._stopping.is_set()
 
 
-def test_stopped_from_outside_it_leaves_too_and_only_once(listener, database, wanted):
+def test_a_stopped_listener_unregisters_once(listener, database, wanted):
     listener.tick()
     listener.stop()
-    assert database.log[-2:] == ["close", "drop"]
+    assert database.log[-2:] == ["close", "remove"]
     listener.stop()
-    assert database.log.count("drop") == 1
+    assert database.log.count("remove") == 1
 
 
-def test_who_doesnt_wait_for_its_end_leaves_that_to_its_thread(listener, database, monkeypatch):
+def test_after_a_stop_without_waiting_the_thread_unregisters(listener, database, monkeypatch):
     listening, go = threading.Event(), threading.Event()
     monkeypatch.setattr(database, "wait", lambda longest, stop: (listening.set(), go.wait(60))[1])
     listener.start()
@@ -120,94 +120,96 @@ def test_who_doesnt_wait_for_its_end_leaves_that_to_its_thread(listener, databas
     assert database.log == ["close"]
 
 
-def test_a_database_in_trouble_is_left_in_peace_and_told_of_us_anew(listener, database):
+def test_after_an_outage_the_listener_backs_off_and_registers_again(listener, database):
     listener.tick()
     database.fault = StoreUnavailable("away")
     assert completion_listener.MIN_RETRY_S <= listener.tick() <= completion_listener.MAX_RETRY_S
     assert not listener.is_listening
-    database.fault, database.hears = None, False
+    database.fault, database.notifies = None, False
     database.log.clear()
     listener.tick()
-    assert database.log == ["wait", "add", "heard"], "what ended meanwhile is looked for"
+    assert database.log == ["wait", "add", "reported"], "runs that ended during the outage are reported"
     assert listener.is_listening
 
 
-def test_in_trouble_it_leaves_without_a_word(listener, database, wanted):
+def test_a_listener_stopped_during_an_outage_does_not_unregister(listener, database, wanted):
     listener.tick()
     database.fault = StoreUnavailable("away")
     listener.tick()
     listener.stop()
-    assert "drop" not in database.log
+    assert "remove" not in database.log
 
 
-def test_a_deaf_one_says_nothing_and_is_never_taken_for_listening(listener, database):
-    database.polling_only, database.hears = True, False
+def test_a_polling_only_listener_does_not_register(listener, database):
+    database.polling_only, database.notifies = True, False
     listener.tick()
     assert database.log == ["wait"]
     assert not listener.is_listening
 
 
-def test_a_look_that_takes_long_is_followed_by_a_long_rest():
+def test_the_rest_after_a_poll_grows_with_its_duration():
     assert rest_after(0.0) == completion_listener.MIN_REST_S
     assert rest_after(1.0) == completion_listener.REST_FACTOR
 
 
-async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_look_after_the_rest(monkeypatch):
-    looks: list[set[str]] = []
-    heard = threading.Event()
+async def test_notifications_during_a_poll_and_its_rest_cause_one_more_poll(monkeypatch):
+    polls: list[set[str]] = []
+    polled = threading.Event()
     run = UUID(int=1)
 
-    def look(ids):
-        looks.append(set(ids))
-        if len(looks) == 1:
+    def poll(ids):
+        polls.append(set(ids))
+        if len(polls) == 1:
             for _ in range(100):
-                all_ends.on_completion()
-            heard.set()
-        return {str(run): ("running" if len(looks) < 2 else "done", "1", None, None, None)}
+                waiter.on_completion()
+            polled.set()
+        return {str(run): ("running" if len(polls) < 2 else "done", "1", None, None, None)}
 
     monkeypatch.setattr(results, "FIRST_POLL_INTERVAL_S", 3600.0)
-    all_ends = ResultWaiter(look)
-    assert (await asyncio.wait_for(all_ends.wait(run, None), 60))[0] == "done"
-    assert heard.is_set()
-    assert len(looks) == 2
+    waiter = ResultWaiter(poll)
+    assert (await asyncio.wait_for(waiter.wait(run, None), 60))[0] == "done"
+    assert polled.is_set()
+    assert len(polls) == 2
 
 
-async def test_a_watch_doesnt_look_while_it_rests():
-    watch = LoopPoller(ResultWaiter(lambda ids: {}))
-    watch._resting = True
-    watch.notify()
-    assert not watch.wake.is_set()
-    watch._rested()
-    assert watch.wake.is_set()
-    watch.wake.clear()
-    watch._notified = False
-    watch.notify()
-    assert watch.wake.is_set(), "rested, it looks at once"
+async def test_a_poller_does_not_poll_while_it_rests():
+    poller = LoopPoller(ResultWaiter(lambda ids: {}))
+    poller._resting = True
+    poller.notify()
+    assert not poller.wake.is_set()
+    poller._rested()
+    assert poller.wake.is_set()
+    poller.wake.clear()
+    poller._notified = False
+    poller.notify()
+    assert poller.wake.is_set(), "after its rest it polls at once"
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_who_hears_looks_less_often_by_itself(listens):
-    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(is_listening=listens))
-    looks = PollBackoff(UUID(int=1), None)
-    pauses = [looks.pause("running", waits.max_interval()) for _ in range(40)]
+def test_polling_slows_down_while_a_listener_is_active(listens):
+    waiter = ResultWaiter(lambda ids: {}, SimpleNamespace(is_listening=listens))
+    backoff = PollBackoff(UUID(int=1), None)
+    pauses = [backoff.pause("running", waiter.max_interval()) for _ in range(40)]
     assert pauses[0] == results.FIRST_POLL_INTERVAL_S
     longest = "MAX_POLL_INTERVAL_LISTENING_S" if listens else "MAX_POLL_INTERVAL_S"
     assert max(pauses) == pauses[-1] == getattr(results, longest)
 
 
-def test_a_listener_is_wanted_only_for_waits_that_are_long(monkeypatch):
-    wants: list[float] = []
-    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(request=lambda seconds, heard: wants.append(seconds)))
-    waits.request_listener(results.FIRST_POLL_INTERVAL_S)
-    waits.request_listener(0.5)
-    assert wants == [0.5]
+def test_only_long_waits_request_a_listener(monkeypatch):
+    requested: list[float] = []
+    waiter = ResultWaiter(
+        lambda ids: {}, SimpleNamespace(request=lambda seconds, on_completion: requested.append(seconds))
+    )
+    waiter.request_listener(results.FIRST_POLL_INTERVAL_S)
+    waiter.request_listener(0.5)
+    assert requested == [0.5]
 
 
-def test_a_loop_that_is_closed_doesnt_keep_the_others_from_hearing():
+def test_a_closed_loop_does_not_keep_others_from_being_notified():
     loop = asyncio.new_event_loop()
-    waits = ResultWaiter(lambda ids: {})
-    waits._pollers[loop] = LoopPoller(waits)
+    waiter = ResultWaiter(lambda ids: {})
+    waiter._pollers[loop] = LoopPoller(waiter)
     loop.close()
-    with waits.thread(UUID(int=1), None) as sleeper:
-        waits.on_completion()
+    with waiter.thread(UUID(int=1), None) as sleeper:
+        waiter.on_completion()
         assert sleeper._wake.is_set(), "there is no such run"

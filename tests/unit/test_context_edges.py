@@ -1,6 +1,6 @@
-"""The contexts as thin edges: which operation each method asks for, and what they refuse.
+"""Which operation each method of a context creates, and what both contexts reject.
 
-A conductor that only writes down what it is asked for stands in for the engine, for both contexts.
+A fake executor that only records operations replaces the engine.
 """
 
 import asyncio
@@ -68,31 +68,31 @@ def ctx(request):
 # Steps
 
 
-def test_a_step_is_the_function_with_its_arguments(ctx):
+def test_a_step_operation_has_the_function_and_its_arguments(ctx):
     step = ctx.step(pay, 5, note="x")
     assert (step.name, step.fn, step.args, step.kwargs) == ("pay", pay, (5,), {"note": "x"})
     assert (step.retry, step.timeout, step.undo, step.raises) == (None, None, None, ())
     assert step.base == f"pay-{arguments_digest('pay', (5,), {'note': 'x'})}"
 
 
-def test_a_step_gives_what_the_engine_answers(ctx):
+def test_a_step_returns_the_answer_of_the_engine(ctx):
     assert ctx.answer("step", pay, 5) == "answer"
 
 
-def test_a_step_without_arguments_has_the_digest_of_none(ctx):
+def test_a_step_without_arguments_has_the_digest_of_no_arguments(ctx):
     assert ctx.step(Till().close).base == f"close-{NO_ARGUMENTS}"
 
 
-def test_options_of_a_step_are_kept_from_the_function(ctx):
+def test_step_options_are_not_passed_to_the_function(ctx):
     step = ctx.step(pay, 5, name="buy", retry=Retry(2), timeout=timedelta(seconds=3), undo=print, note="x")
     assert (step.name, step.kwargs) == ("buy", {"note": "x"})
     assert (step.retry, step.timeout, step.undo) == (Retry(2), 3 * MICROS_PER_SECOND, print)
 
 
-def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
+def test_with_options_all_step_arguments_are_passed_to_the_function(ctx):
     given = ctx.context.options(name="buy", retry=Retry(2), timeout=3, undo=print, raises=(OSError, KeyError))
     ctx.settle(given.step(needs_name, name="Ada"))
-    step = ctx.conductor.asked.pop()
+    step = ctx.executor.asked.pop()
     assert (step.name, step.kwargs) == ("buy", {"name": "Ada"})
     assert (step.retry, step.timeout, step.undo, step.raises) == (
         Retry(2),
@@ -102,16 +102,16 @@ def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
     )
 
 
-def test_options_are_for_steps_only(ctx):
+def test_only_steps_accept_options(ctx):
     assert [verb for verb in dir(ctx.context.options()) if not verb.startswith("_")] == ["step"]
 
 
-def test_one_class_in_raises_may_stand_alone(ctx):
+def test_raises_accepts_a_single_class(ctx):
     ctx.settle(ctx.context.options(raises=OSError).step(pay, 1))
-    assert ctx.conductor.asked.pop().raises == (OSError,)
+    assert ctx.executor.asked.pop().raises == (OSError,)
 
 
-def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_function_needs_it(ctx):
+def test_an_error_mentions_an_argument_that_is_named_like_an_option(ctx):
     with pytest.raises(TaskError, match=r"name= is a step option, but needs_name needs.*ctx\.options"):
         ctx.step(needs_name, name="Ada")
     assert ctx.step(needs_name, "Ada", name="hello").args == ("Ada",)
@@ -129,7 +129,7 @@ def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_funct
         (Till, (), "Till"),
     ],
 )
-def test_a_step_is_called_like_its_function(ctx, fn, args, name):
+def test_a_step_is_named_after_its_function(ctx, fn, args, name):
     assert ctx.step(fn, *args).name == name
 
 
@@ -153,14 +153,14 @@ NAMED_PARTIAL = functools.update_wrapper(functools.partial(pay, 1), pay)
 @pytest.mark.parametrize(
     "fn", [lambda: 1, closure(), inner(), decorate(pay), functools.partial(pay, 1), NAMED_PARTIAL, Till()]
 )
-def test_a_function_without_a_lasting_name_needs_one(ctx, fn):
+def test_a_function_without_a_stable_name_needs_an_explicit_one(ctx, fn):
     with pytest.raises(TaskError, match=r"ctx\.step: .*name=….*captured values are not part of that"):
         ctx.step(fn)
     assert ctx.step(fn, name="mine").name == "mine"
     assert ctx.step(fn, name="mine").fn is fn
 
 
-def test_a_method_that_calls_its_parents_captures_nothing(ctx):
+def test_a_method_that_calls_super_captures_nothing(ctx):
     class Local(Till):
         def close(self):
             return super().close()
@@ -169,38 +169,38 @@ def test_a_method_that_calls_its_parents_captures_nothing(ctx):
 
 
 @pytest.mark.parametrize("name", ["$sleep", "", "a\nb", "x" * 201, 5])
-def test_a_name_that_cannot_be_one_is_refused(ctx, name):
+def test_an_invalid_step_name_is_rejected(ctx, name):
     with pytest.raises(ConfigError, match="the name of a step"):
         ctx.step(pay, 1, name=name)
     with pytest.raises(ConfigError, match="the name of a step"):
         ctx.context.options(name=name)
 
 
-def test_a_job_as_a_step_is_its_plain_function(ctx):
+def test_a_job_passed_as_a_step_is_called_as_a_plain_function(ctx):
     step = ctx.step(PAY, 5)
     assert (step.name, step.fn) == ("pay", pay)
 
 
-def test_a_durable_function_is_no_step(ctx):
+def test_a_durable_function_is_rejected_as_a_step(ctx):
     with pytest.raises(TaskError, match=r"app\.durable is a durable function.*ctx\.call"):
         ctx.step(DURABLE, 5)
 
 
-def test_a_task_whose_code_lives_elsewhere_is_no_step(ctx):
+def test_a_remote_task_is_rejected_as_a_step(ctx):
     with pytest.raises(TaskError, match=r"far is in another application.*ctx\.call"):
         ctx.step(REMOTE, 5)
 
 
-def test_a_call_in_place_of_a_function_is_refused(ctx):
+def test_a_coroutine_in_place_of_a_function_is_rejected(ctx):
     call = apay(5)
     with pytest.raises(TaskError, match=r"not a coroutine: write ctx\.step\(apay, …\)"):
         ctx.step(call)
-    assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED  # so that nothing is said about it twice
+    assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED  # no "never awaited" warning follows
     with pytest.raises(TaskError, match="takes a function and its arguments, not str"):
         ctx.step(pay(5))
 
 
-def test_a_generator_function_is_no_step(ctx):
+def test_a_generator_function_is_rejected_as_a_step(ctx):
     def items():
         yield 1
 
@@ -218,12 +218,12 @@ def test_a_generator_function_is_no_step(ctx):
         ({"raises": KeyboardInterrupt}, "raises= takes exception classes"),
     ],
 )
-def test_options_of_a_step_that_cannot_work_are_refused(ctx, options, match):
+def test_invalid_step_options_are_rejected(ctx, options, match):
     with pytest.raises(ConfigError, match=match):
         ctx.context.options(**options)
 
 
-def test_an_undo_that_cannot_be_called_is_refused(ctx):
+def test_an_uncallable_undo_is_rejected(ctx):
     with pytest.raises(TaskError, match=r"ctx\.step: undo takes a function"):
         ctx.step(pay, 1, undo="pay")
     with pytest.raises(TaskError, match=r"ctx\.step: undo: app\.durable is a durable function"):
@@ -231,12 +231,12 @@ def test_an_undo_that_cannot_be_called_is_refused(ctx):
     assert ctx.step(pay, 1, undo=PAY).undo is pay
 
 
-def test_arguments_of_a_step_that_json_lacks_are_refused_with_a_way_out(ctx):
+def test_unserializable_step_arguments_are_rejected_with_advice(ctx):
     with pytest.raises(NotSerializable, match=r"the arguments of step pay: .*pass plain values.*name="):
         ctx.step(pay, object())
 
 
-def test_async_functions_are_for_the_context_that_awaits():
+def test_the_async_context_accepts_async_functions():
     ctx = asking(Context)
     assert ctx.step(apay, 5).fn is apay
     assert ctx.undo(apay, 5).fn is apay
@@ -248,7 +248,7 @@ class AsyncCaller:
 
 
 @pytest.mark.parametrize("fn", [apay, functools.partial(apay, 1), AsyncCaller()])
-def test_async_functions_are_refused_by_the_context_that_blocks(fn):
+def test_the_sync_context_rejects_async_functions(fn):
     ctx = asking(SyncContext)
     with pytest.raises(TaskError, match=r"is an async def: write it as a plain def"):
         ctx.step(fn, name="mine")
@@ -256,7 +256,7 @@ def test_async_functions_are_refused_by_the_context_that_blocks(fn):
         ctx.step(pay, 1, undo=fn)
 
 
-def test_an_async_compensation_is_refused_by_the_context_that_blocks():
+def test_the_sync_context_rejects_an_async_compensation():
     with pytest.raises(TaskError, match=r"ctx\.undo: apay is an async def"):
         asking(SyncContext).undo(apay, 1)
 
@@ -264,25 +264,25 @@ def test_an_async_compensation_is_refused_by_the_context_that_blocks():
 # Compensations and transactions
 
 
-def test_an_undo_is_the_function_with_its_arguments(ctx):
+def test_an_undo_operation_has_the_function_and_its_arguments(ctx):
     undo = ctx.undo(pay, 5, note="x")
     assert (undo.name, undo.args, undo.kwargs) == ("pay", (5,), {"note": "x"})
     assert undo.base == f"$undo:pay-{arguments_digest('pay', (5,), {'note': 'x'})}"
 
 
-def test_a_transaction_is_the_function_with_the_arguments_behind_the_connection(ctx):
+def test_a_transaction_operation_has_the_function_and_the_arguments_after_the_connection(ctx):
     transaction = ctx.transaction(insert, amount=5)
     assert (transaction.name, transaction.fn) == ("insert", insert)
     assert (transaction.args, transaction.kwargs) == ((), {"amount": 5})
 
 
-def test_a_transaction_must_not_be_awaited(ctx):
+def test_an_async_transaction_function_is_rejected(ctx):
     with pytest.raises(TaskError, match=r"ctx\.transaction: apay is an async def: .*plain def"):
         ctx.transaction(apay, 5)
 
 
 @pytest.mark.parametrize("verb", ["undo", "transaction"])
-def test_where_no_name_can_be_given_a_function_must_have_one(ctx, verb):
+def test_a_function_needs_a_name_where_none_can_be_passed(ctx, verb):
     with pytest.raises(TaskError, match=rf"ctx\.{verb}: a lambda has no name: write it as a def"):
         getattr(ctx, verb)(lambda: 1)
     assert getattr(ctx, verb)(inner()).name == "nested"
@@ -291,14 +291,14 @@ def test_where_no_name_can_be_given_a_function_must_have_one(ctx, verb):
 # Waiting
 
 
-def test_sleeps_are_known_by_their_name_never_by_their_length(ctx):
+def test_sleeps_are_identified_by_name_not_by_duration(ctx):
     assert ctx.sleep(1.5) == op.Sleep(delay=1_500_000)
     assert ctx.sleep(timedelta(hours=1), name="nap") == op.Sleep("nap", delay=3600 * MICROS_PER_SECOND)
     assert ctx.sleep_until(NOON, "nap") == op.Sleep("nap", until=time_to_micros(NOON))
     assert ctx.sleep(1).base == ctx.sleep(2).base == "$sleep"
 
 
-def test_waits_name_what_they_wait_for(ctx):
+def test_wait_operations_have_their_target(ctx):
     assert ctx.wait_for("paid") == op.WaitFor("paid")
     assert ctx.wait_for("paid", 60, type=int | None) == op.WaitFor("paid", 60 * MICROS_PER_SECOND, int | None)
     assert ctx.receive("note", timeout=0) == op.Receive("note", 0)
@@ -306,7 +306,7 @@ def test_waits_name_what_they_wait_for(ctx):
     assert ctx.wait_for("paid", type=Any).type is None
 
 
-def test_an_event_is_emitted_with_its_payload_as_json(ctx):
+def test_an_emitted_event_has_its_payload_as_json(ctx):
     assert ctx.emit("paid") == op.Emit("paid", "null")
     assert ctx.emit("paid", {"at": NOON}) == op.Emit("paid", '{"at":"2026-01-02T12:00:00Z"}')
 
@@ -331,52 +331,52 @@ def test_an_event_is_emitted_with_its_payload_as_json(ctx):
         ("progress", (1, 2, 3), {}, r"ctx\.progress: note must be a str"),
     ],
 )
-def test_what_cannot_be_waited_for_or_said_is_refused(ctx, verb, args, kwargs, match):
+def test_invalid_events_topics_and_timeouts_are_rejected(ctx, verb, args, kwargs, match):
     with pytest.raises(ConfigError, match=match):
         getattr(ctx, verb)(*args, **kwargs)
 
 
 @pytest.mark.parametrize("verb", ["wait_for", "receive"])
-def test_a_type_that_json_cannot_be_read_as_is_refused(ctx, verb):
+def test_a_type_that_cannot_be_decoded_is_rejected(ctx, verb):
     with pytest.raises(TaskError, match=rf"ctx\.{verb}: type= is Till, which can't be decoded from JSON"):
         getattr(ctx, verb)("e", type=Till)
 
 
-def test_payloads_that_json_lacks_are_refused_by_their_name(ctx):
+def test_unserializable_payloads_are_rejected_by_name(ctx):
     with pytest.raises(PayloadError, match="the payload of event paid"):
         ctx.emit("paid", object())
     with pytest.raises(PayloadError, match=r"the chunk of ctx\.write"):
         ctx.write(float("nan"))
 
 
-# About the run itself
+# The run itself
 
 
-def test_values_that_would_differ_at_each_replay_are_asked_for(ctx):
+def test_values_that_differ_between_replays_are_recorded(ctx):
     assert [ctx.now(), ctx.random(), ctx.uuid()] == [op.Value("now"), op.Value("random"), op.Value("uuid")]
 
 
-def test_progress_and_chunks_are_json(ctx):
+def test_progress_and_chunks_are_encoded_as_json(ctx):
     assert ctx.progress(3) == op.ProgressReport('{"done":3,"total":null,"note":null}')
     assert ctx.progress(0.5, 1, "half") == op.ProgressReport('{"done":0.5,"total":1,"note":"half"}')
     assert ctx.write([1, "a"]) == op.Write('[1,"a"]')
 
 
-def test_a_restart_takes_the_arguments_of_the_durable_function_without_its_context(ctx):
+def test_a_restart_takes_the_functions_arguments_without_the_context(ctx):
     assert ctx.restart(5) == op.Restart('{"amount":5}')
     with pytest.raises(BadArguments, match=r"task app\.durable\(amount: .*too many positional"):
         ctx.restart("many", 5)
 
 
-def test_a_context_knows_its_run(ctx):
+def test_a_context_has_the_data_of_its_run(ctx):
     context = ctx.context
     assert (context.run_id, context.attempt, context.scheduled_for) == (UUID(int=5), 2, NOON)
     assert repr(context) == f"<{type(context).__name__} of run {UUID(int=5)}>"
 
 
-def test_a_check_is_made_at_once(ctx):
+def test_check_is_called_immediately(ctx):
     ctx.context.check()
-    assert ctx.conductor.checks == 1
+    assert ctx.executor.checks == 1
 
 
 # Both contexts
@@ -394,7 +394,7 @@ def test_both_contexts_have_the_same_methods_with_the_same_parameters():
     assert shape(Context) == shape(SyncContext)
 
 
-def test_operations_are_handed_over_at_the_call_in_the_order_of_the_code():
+def test_operations_start_when_called_in_the_order_of_the_code():
     class Eager(Recorder):
         def perform(self, operation):
             self.asked.append(operation)
@@ -403,12 +403,12 @@ def test_operations_are_handed_over_at_the_call_in_the_order_of_the_code():
         async def later(self, operation):
             return RUN
 
-    conductor = Eager(DURABLE)
-    context = Context(conductor)
+    executor = Eager(DURABLE)
+    context = Context(executor)
 
     async def body():
         sleep, step = context.sleep(1), context.step(pay, 2)
-        before = [type(asked).__name__ for asked in conductor.asked]
+        before = [type(asked).__name__ for asked in executor.asked]
         await step
         await sleep
         return before

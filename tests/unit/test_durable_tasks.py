@@ -1,4 +1,4 @@
-"""Durable functions as tasks: how they are told from jobs, what is refused, what their arguments are."""
+"""Durable functions as tasks: how they differ from jobs, their arguments, and what is rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.task.scope import Scope, current_scope
 
 
 class Order:
-    """Not a context, and nothing that JSON can be read as."""
+    """Neither a context nor a type that can be decoded from JSON."""
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def later(ctx: nowhere.Context) -> int:  # noqa: F821  # type: ignore[name-defin
 
 
 @pytest.mark.parametrize("fn", [by_name, by_sync_name, by_dotted_name, by_quoted_name, by_alias, positional_only])
-def test_a_first_parameter_that_is_a_context_makes_a_durable_function(task, fn):
+def test_a_function_with_a_context_as_first_parameter_is_durable(task, fn):
     assert task(fn).durable
 
 
-def test_an_annotation_that_is_a_class_makes_a_durable_function_too(task):
+def test_a_class_annotation_makes_a_durable_function_too(task):
     async def fn(ctx): ...
 
     fn.__annotations__ = {"ctx": Context}
@@ -68,11 +68,11 @@ def test_an_annotation_that_is_a_class_makes_a_durable_function_too(task):
 
 
 @pytest.mark.parametrize("fn", [plain, unknown, later])
-def test_any_other_function_is_a_job_also_when_its_annotation_means_nothing_yet(task, fn):
+def test_any_other_function_is_a_job_also_with_unresolvable_annotations(task, fn):
     assert not task(fn).durable
 
 
-def test_a_task_whose_code_lives_elsewhere_is_no_durable_function_here():
+def test_a_remote_task_is_not_durable_here():
     assert not remote_task("far", enqueuer=None).durable
 
 
@@ -80,14 +80,14 @@ def test_options_keep_a_durable_function_durable(task):
     assert task(by_name).options(priority=3).durable
 
 
-def test_the_context_is_no_argument(task):
+def test_the_context_is_not_an_argument(task):
     request = task(by_name).request(5, note="x")
     assert request.args == '{"amount":5,"note":"x"}'
     assert task(by_name).signature.decode(request.args) == ((5,), {"note": "x"})
     assert task(positional_only).signature.decode('{"ctx2":1}') == ((1,), {})
 
 
-def test_the_parameters_behind_the_context_are_checked(task):
+def test_the_parameters_after_the_context_are_checked(task):
     with pytest.raises(BadArguments, match=r"task t\(amount: .*\).*too many positional"):
         task(by_name).request("ctx", 5)
     with pytest.raises(BadArguments, match="ctx"):
@@ -114,20 +114,20 @@ def test_calling_a_durable_function_without_a_context_says_what_to_write(task, f
         task(fn)()
 
 
-def test_the_function_of_the_signature_takes_the_context_and_the_kept_arguments(task):
+def test_the_function_takes_the_context_and_the_stored_arguments(task):
     signature = task(by_sync_name).signature
     args, kwargs = signature.decode(signature.encode((5,), {}))
     assert signature.fn("ctx", *args, **kwargs) == "ctx: 5"
 
 
-def test_a_plain_def_with_a_context_is_refused(task):
+def test_a_def_with_an_async_context_is_rejected(task):
     def fn(ctx: Context) -> None: ...
 
     with pytest.raises(TaskError, match=r"fn is a plain def.*use async def, or annotate ctx as SyncContext"):
         task(fn)
 
 
-def test_an_async_def_with_a_blocking_context_is_refused(task):
+def test_an_async_def_with_a_sync_context_is_rejected(task):
     async def fn(ctx: SyncContext) -> None: ...
 
     with pytest.raises(TaskError, match=r"fn is an async def.*annotate ctx as Context"):
@@ -141,13 +141,13 @@ async def many(*ctx: Context) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [second, both, by_keyword, many])
-def test_a_context_that_is_not_the_first_parameter_is_refused(task, fn):
+def test_a_context_that_is_not_the_first_parameter_is_rejected(task, fn):
     with pytest.raises(TaskError, match=f"{fn.__name__}: the Context must be the first parameter"):
         task(fn)
 
 
 @pytest.mark.parametrize("fn", [by_name, by_sync_name])
-def test_a_durable_function_in_a_process_of_its_own_is_refused(task, fn):
+def test_a_durable_function_with_run_in_process_is_rejected(task, fn):
     with pytest.raises(ConfigError, match=r'durable function and.*job with run_in="process".*ctx\.call'):
         task(fn, run_in="process")
 
@@ -157,18 +157,18 @@ def test_a_durable_function_runs_where_its_context_is(task):
     assert task(by_sync_name).declaration.run_in == "thread"
 
 
-def test_the_decorator_of_an_app_makes_durable_functions_both_ways(tmp_path):
+def test_the_task_decorator_creates_durable_functions_with_and_without_settings(tmp_path):
     app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
     assert app.task(by_name).durable
     assert app.task(name="other", queue="slow")(by_sync_name).durable
 
 
-# Verbs that a replay would repeat
+# Calls that a replay would repeat
 
 
 @pytest.fixture
 def in_body():
-    """As if the body of a durable function ran here."""
+    """Set the scope of the body of a durable function."""
     before = current_scope.set(Scope("run", durable=True))
     yield
     current_scope.reset(before)
@@ -180,13 +180,13 @@ def client(tmp_path):
 
 
 @pytest.mark.usefixtures("in_body")
-def test_enqueue_in_the_body_of_a_durable_function_is_refused(client):
+def test_enqueue_in_the_body_of_a_durable_function_is_rejected(client):
     with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue.*ctx\.spawn.*inside a step"):
         client.creator.enqueue([])
 
 
 @pytest.mark.usefixtures("in_body")
-def test_both_verbs_name_the_context_rather_than_each_other_in_an_event_loop(client):
+def test_enqueue_and_aenqueue_suggest_the_context_in_an_event_loop(client):
     async def body():
         with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue") as blocking:
             client.creator.enqueue([])

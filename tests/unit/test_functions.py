@@ -43,7 +43,7 @@ class Caller:
 
 
 def kept(fn, value):
-    """What a replay sees of a value that the function returned."""
+    """Return what a replay decodes of a value that the function returned."""
     return inspect_function(fn).decode(encode(value, "the result of step s"))
 
 
@@ -65,7 +65,7 @@ def wrapped(*args):
 @pytest.mark.parametrize(
     "fn", [typed, named, awaited, coroutine, awaitable, wrapped, functools.partial(typed), Till().close]
 )
-def test_a_result_comes_back_as_the_annotated_type(fn):
+def test_a_result_is_decoded_as_the_annotated_type(fn):
     assert kept(fn, RECEIPT) == RECEIPT
 
 
@@ -74,7 +74,7 @@ def test_callable_objects_and_static_methods_are_typed_too():
     assert kept(Till.count, {1, 2}) == {1, 2}
 
 
-def test_calling_a_class_gives_an_object_of_it():
+def test_a_class_used_as_a_step_returns_an_instance():
     assert kept(Decimal, Decimal("1.5")) == Decimal("1.5")
     assert kept(Receipt, RECEIPT) == RECEIPT
 
@@ -87,38 +87,38 @@ def generic(value: T) -> T: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize("fn", [unannotated, anything, unresolved, untypable, generic, lambda: 1, len, Till])
-def test_without_a_usable_annotation_a_result_is_plain_json(fn):
+def test_a_result_without_a_usable_annotation_is_plain_json(fn):
     assert kept(fn, {"at": NOON, "pair": (1, 2)}) == {"at": "2026-01-02T12:00:00Z", "pair": [1, 2]}
 
 
-def test_a_result_that_does_not_fit_its_annotation_comes_back_as_plain_json():
+def test_a_result_that_does_not_match_its_annotation_is_plain_json():
     assert kept(typed, {"id": "no"}) == {"id": "no"}
     assert kept(typed, None) is None
 
 
-def test_none_comes_back_as_none():
+def test_none_is_decoded_as_none():
     def nothing() -> None: ...
 
     assert kept(nothing, None) is None
     assert kept(unannotated, None) is None
 
 
-def test_a_result_that_cannot_be_kept_is_refused_by_its_name():
+def test_an_unserializable_result_is_rejected_by_name():
     with pytest.raises(NotSerializable, match="the result of step s: "):
         kept(typed, object())
 
 
-def test_text_that_is_no_json_is_refused():
+def test_invalid_json_is_rejected():
     with pytest.raises(PayloadError):
         inspect_function(unannotated).decode("{")
 
 
-def test_a_function_is_looked_at_once_and_a_method_once_for_all_objects():
+def test_a_function_is_inspected_once_and_a_method_once_for_all_instances():
     assert inspect_function(typed) is inspect_function(typed)
     assert inspect_function(Till().close) is inspect_function(Till().close)
 
 
-def test_a_function_is_not_kept_alive_by_its_result():
+def test_cached_function_info_does_not_keep_a_function_alive():
     def short_lived() -> int: ...  # type: ignore[empty-body]
 
     inspect_function(short_lived)
@@ -128,7 +128,7 @@ def test_a_function_is_not_kept_alive_by_its_result():
     assert len(functions._known) < before
 
 
-def test_a_callable_that_cannot_be_remembered_works_all_the_same():
+def test_an_unhashable_callable_is_inspected():
     class Unhashable(Caller):
         __hash__ = None  # type: ignore[assignment]
 

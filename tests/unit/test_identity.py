@@ -1,4 +1,4 @@
-"""The digests of arguments: pinned, because runs in flight know their finished steps by them."""
+"""The digests of arguments: pinned, because unfinished runs find their recorded steps by them."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("args", "kwargs", "digest"), VECTORS)
-def test_the_digest_of_arguments_stays_what_it_was(args, kwargs, digest):
+def test_the_digest_of_arguments_is_pinned(args, kwargs, digest):
     assert arguments_digest("any", args, kwargs) == digest
 
 
@@ -56,30 +56,30 @@ def test_different_arguments_have_different_digests():
     assert len(set(digests)) == len(digests)
 
 
-def test_the_order_of_keys_and_of_keywords_is_no_difference():
+def test_the_order_of_keys_and_keywords_does_not_matter():
     assert of({"a": {"x": 1, "y": 2}, "b": 3}) == of({"b": 3, "a": {"y": 2, "x": 1}})
     assert of(a=1, b=2) == of(b=2, a=1)
 
 
-def test_the_same_moment_in_two_time_zones_is_no_difference():
+def test_equal_times_in_different_zones_have_the_same_digest():
     assert of(NOON) == of(NOON.astimezone(timezone(timedelta(hours=5, minutes=30))))
     assert of(NOON) != of(NOON + timedelta(microseconds=1))
 
 
-def test_none_is_not_the_same_as_nothing():
+def test_none_differs_from_no_argument():
     assert len({of(), of(None), of(a=None), of(None, None)}) == 4
 
 
-def test_a_value_by_position_is_not_the_same_as_by_keyword():
+def test_a_positional_argument_differs_from_a_keyword():
     assert of(1) != of(a=1)
     assert of({"a": 1}) != of(a=1)
 
 
-def test_no_arguments_have_the_constant_of_their_kind():
+def test_no_arguments_have_a_constant_digest():
     assert of() == NO_ARGUMENTS == VECTORS[0][2]
 
 
-def test_the_order_in_which_a_process_keeps_a_set_is_no_difference():
+def test_the_iteration_order_of_a_set_does_not_matter():
     program = (
         "from holdfast.task.operation_factory import arguments_digest as d\nprint(d('s', ({'x', 'y', 'z', 'w'},), {}))"
     )
@@ -96,7 +96,7 @@ def test_the_order_in_which_a_process_keeps_a_set_is_no_difference():
     assert digests == {of({"w", "x", "y", "z"})}
 
 
-def test_the_order_of_a_set_in_a_pydantic_model_is_no_difference():
+def test_the_iteration_order_of_a_set_in_a_pydantic_model_does_not_matter():
     class Label(pydantic.BaseModel):
         names: frozenset[str]
 
@@ -106,30 +106,30 @@ def test_the_order_of_a_set_in_a_pydantic_model_is_no_difference():
         by_day: dict[int, set[int]]
 
     def post(*tags):
-        # 8 and 0 share a place in a small table, so that the order of a set is that of its making
+        # 8 and 0 collide in a small hash table, so the iteration order is the insertion order
         return Post(tags=set(tags), labels=[Label(names={"a"})], by_day={1: set(tags)})
 
     assert list({0, 8}) != list({8, 0})
     assert of(post(0, 8)) == of(post(8, 0)) != of(post(0, 9))
 
 
-def test_a_set_that_cannot_be_sorted_is_refused():
+def test_a_set_that_cannot_be_sorted_is_rejected():
     with pytest.raises(NotSerializable, match=r"step pay: a set whose members can't be sorted.*use a list"):
         of({1, "a"})
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_json_lacks_is_refused_with_the_name_of_the_step(number):
+def test_a_non_finite_number_is_rejected_with_the_name_of_the_step(number):
     with pytest.raises(NotSerializable, match=r"the arguments of step pay: (nan|inf), which JSON can't hold"):
         of({"amount": number})
 
 
-def test_an_object_is_refused_with_a_way_out():
+def test_an_unserializable_object_is_rejected_with_advice():
     with pytest.raises(NotSerializable, match=r"step pay: .*type object.*pass plain values.*name=…"):
         of(object())
 
 
-def test_arguments_over_the_limit_are_refused():
+def test_arguments_over_the_size_limit_are_rejected():
     with pytest.raises(TooLarge, match="step pay"):
         of("x" * 3_000_000)
 
@@ -149,7 +149,7 @@ def spawned(task, *args, **kwargs):
     return operation_factory.spawn("spawn", task, args, kwargs).digest
 
 
-def test_the_digest_of_a_child_stays_what_it_was(task):
+def test_the_digest_of_a_child_is_pinned(task):
     assert spawned(task, "ada") == "1:034efed2d9ad2025"
     assert spawned(task.options(queue="slow", priority=3), "ada") == "1:a6688f6739758c0d"
     assert spawned(remote_task("far", enqueuer=None), 1, b=2) == "1:98624c6833890d02"
@@ -157,7 +157,7 @@ def test_the_digest_of_a_child_stays_what_it_was(task):
     assert operation_factory.fan_out(task, [], None, "raise").digest == NO_ARGUMENTS
 
 
-def test_a_child_is_known_by_what_it_gets_not_by_how_that_is_written(task):
+def test_a_child_is_identified_by_its_bound_arguments(task):
     assert spawned(task, "ada") == spawned(task, to="ada") == spawned(task, "ada", "hi")
     assert spawned(task, "ada", at=NOON) == spawned(task, "ada", at=NOON.astimezone(timezone(timedelta(hours=2))))
     assert spawned(task, "ada", tags={"a", "b", "c"}) == spawned(task, "ada", tags=["a", "b", "c"])
@@ -169,7 +169,7 @@ def test_the_options_of_a_child_are_part_of_its_identity(task):
     assert spawned(task.options(priority=3), "ada") == spawned(task.options(priority=3), "ada")
 
 
-def test_the_digest_of_a_fan_out_depends_on_every_item_and_their_order(task):
+def test_the_digest_of_a_map_depends_on_all_items_and_their_order(task):
     def digest(*items):
         return operation_factory.fan_out(task, items, None, "raise").digest
 
@@ -177,13 +177,13 @@ def test_the_digest_of_a_fan_out_depends_on_every_item_and_their_order(task):
     assert len({digest("a", "b"), digest("b", "a"), digest("a"), digest("a", "b", "b"), digest("ab")}) == 5
 
 
-def test_how_many_children_run_at_a_time_is_no_part_of_a_fan_outs_identity(task):
+def test_the_concurrency_of_a_map_is_not_part_of_its_identity(task):
     assert (
         operation_factory.fan_out(task, ["a"], 1, "raise").base
         == operation_factory.fan_out(task, ["a"], 50, "return").base
     )
 
 
-def test_a_fan_out_may_be_larger_than_one_payload(task):
+def test_a_map_may_be_larger_than_one_payload(task):
     big = "x" * 1_000_000
     assert len(operation_factory.fan_out(task, [big, big, big], None, "raise").requests) == 3

@@ -1,4 +1,4 @@
-"""Options of a call and settings of a task: each is checked where it is given."""
+"""Options of a call and settings of a task: each is validated where it is passed."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from holdfast.task.options import Declaration, Options, check_declaration
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_options_are_kept_in_the_units_of_the_store():
+def test_options_are_converted_to_the_units_of_the_store():
     options = Options().merge(
         queue="mail", priority=-5, delay=1.5, key="k", unique="u", tenant="acme", timeout=timedelta(minutes=1),
         deadline=3600, tags=["a", "b", "a"], limits=("openai",), connection="django", retry=Retry(max_attempts=1),
@@ -25,13 +25,13 @@ def test_options_are_kept_in_the_units_of_the_store():
     )  # fmt: skip
 
 
-def test_later_options_stand_over_earlier_ones_and_none_takes_one_back():
+def test_later_options_override_earlier_ones_and_none_resets_an_option():
     options = Options().merge(queue="a", priority=1).merge(queue="b", tags=["x"])
     assert (options.queue, options.priority, options.tags) == ("b", 1, ("x",))
     assert options.merge(queue=None).queue is None
 
 
-def test_a_deadline_is_a_duration_or_a_moment_and_the_later_one_counts():
+def test_a_deadline_is_a_duration_or_a_time_and_the_last_one_set_applies():
     options = Options().merge(deadline=NOW)
     assert (options.deadline, options.deadline_at) == (None, int(NOW.timestamp()) * MICROS_PER_SECOND)
     options = options.merge(deadline=5)
@@ -69,17 +69,17 @@ def test_a_deadline_is_a_duration_or_a_moment_and_the_later_one_counts():
         ("limits", "openai"),
     ],
 )
-def test_a_wrong_option_is_refused_by_its_name(name, value):
+def test_an_invalid_option_is_rejected_by_name(name, value):
     with pytest.raises(ConfigError, match=f"option {name}"):
         Options().merge(**{name: value})
 
 
-def test_an_unknown_option_is_refused_with_the_known_ones():
+def test_an_unknown_option_is_rejected_with_a_list_of_valid_ones():
     with pytest.raises(ConfigError, match="unknown option 'prio'; the options are queue, priority"):
         Options().merge(prio=1)
 
 
-def test_delay_and_run_at_exclude_each_other_also_when_given_one_after_the_other():
+def test_delay_and_run_at_exclude_each_other_also_in_successive_calls():
     with pytest.raises(ConfigError, match="mutually exclusive"):
         Options().merge(delay=1, run_at=NOW)
     with pytest.raises(ConfigError, match="mutually exclusive"):
@@ -87,7 +87,7 @@ def test_delay_and_run_at_exclude_each_other_also_when_given_one_after_the_other
     assert Options().merge(delay=1).merge(delay=None, run_at=NOW).delay is None
 
 
-def test_requests_are_compared_by_what_was_asked_without_key_tenant_and_connection():
+def test_the_digest_ignores_key_tenant_and_connection():
     options = Options().merge(
         queue="a", retry=Retry(), key="k", tenant="t", connection=object(), unique="u", tags=["x"]
     )
@@ -96,7 +96,7 @@ def test_requests_are_compared_by_what_was_asked_without_key_tenant_and_connecti
     assert Options().canonical() == {}
 
 
-def test_a_task_without_settings_has_the_contract_s_defaults():
+def test_a_task_without_settings_has_the_documented_defaults():
     assert check_declaration("t", is_async=True) == Declaration(
         name="t", queue="default", priority=0, retry=Retry(), run_in="loop", max_crashes=3
     )
@@ -120,7 +120,7 @@ def test_a_task_without_settings_has_the_contract_s_defaults():
         ("run_in", "fiber"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_task_and_setting(setting, value):
+def test_an_invalid_setting_is_rejected_with_task_and_setting(setting, value):
     with pytest.raises(ConfigError, match=f"task shop.pay: {setting}"):
         check_declaration("shop.pay", is_async=False, **{setting: value})
 
@@ -133,12 +133,12 @@ def test_a_wrong_setting_is_refused_with_task_and_setting(setting, value):
         (False, "loop", "would block the event loop"),
     ],
 )
-def test_a_place_that_does_not_suit_the_function_is_refused(is_async, run_in, words):
+def test_a_run_in_that_does_not_suit_the_function_is_rejected(is_async, run_in, words):
     with pytest.raises(ConfigError, match=words):
         check_declaration("t", is_async=is_async, run_in=run_in)
 
 
-def test_a_setting_within_range_is_kept():
+def test_a_setting_within_range_is_stored():
     declaration = check_declaration(
         "t", is_async=False, aliases=("a",), timeout=1, keep=timedelta(days=7), run_in="thread"
     )

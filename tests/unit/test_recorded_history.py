@@ -14,8 +14,8 @@ MESSAGE, WITHDRAWN = "$message:number#1", "withdrawn"
     ("kinds", "withdrawn"),
     [(["message", WITHDRAWN], True), ([WITHDRAWN, "message"], False), ([WITHDRAWN, "message", WITHDRAWN], True)],
 )
-def test_the_last_of_the_outcomes_and_withdrawals_of_a_wait_counts(kinds, withdrawn):
-    """An outcome that arrives while user code cancels the wait is given back: another receiver gets it."""
+def test_the_last_outcome_or_withdrawal_of_a_wait_applies(kinds, withdrawn):
+    """An outcome that arrives while user code cancels the wait is withdrawn, and another receiver gets it."""
     checkpoints = [Checkpoint(n, MESSAGE, kind, "4", 0) for n, kind in enumerate(kinds, 1)]
     history = RecordedHistory(LoadedHistory(checkpoints), RunToken("run", 1, 1, 0))
     assert history.withdrawn == ({MESSAGE} if withdrawn else set())

@@ -55,7 +55,7 @@ def slots_of(timing: Timing, start: int, end: int):
         moment = slot
 
 
-# Against an independent computation
+# Compared with an independent computation
 
 
 STEP = timedelta(minutes=5)
@@ -76,7 +76,7 @@ class Year:
         self.days = [self.start + timedelta(days=n) for n in range(-1, 367)]
 
     def slots(self, hours, minutes, day) -> list[int]:
-        """By the rule: every local time once, at its first moment, else at the first moment that is later."""
+        """Return the expected slots: each local time once, at its first occurrence or at the next existing time."""
         found = set()
         for each in self.days:
             if not day(each):
@@ -111,8 +111,8 @@ def test_each_local_time_of_a_year_has_one_slot(zone):
         timing = Timing(cron=cron, tz=zone)
         expected = year.slots(*rule)
         assert expected, cron
-        assert list(slots_of(timing, start, end)) == expected, f"{cron}, looking ahead"
-        assert timing.newest(start - 1, end - 1, 10**6) == expected, f"{cron}, looking back"
+        assert list(slots_of(timing, start, end)) == expected, f"{cron}, forward"
+        assert timing.newest(start - 1, end - 1, 10**6) == expected, f"{cron}, backward"
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -126,7 +126,7 @@ def test_backward_and_forward_iteration_agree(zone):
             assert timing.next_after(moment) == slots[len(until)]
 
 
-# Clocks put forward and back, by hand
+# DST changes with known dates
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_start_and_end_are_inclusive_bounds():
     assert timing.newest(0, at("2027-01-01 02:59"), 9) == []
 
 
-# What is refused
+# Rejected expressions
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_known_zones_are_accepted():
     assert [check_zone(zone, "it") for zone in (*ZONES, "UTC", "Etc/GMT+3")] == [*ZONES, "UTC", "Etc/GMT+3"]
 
 
-# Chance
+# Jitter
 
 
 def test_jitter_is_deterministic_and_uniform():

@@ -1,4 +1,4 @@
-"""Arguments and results: bound to parameters, kept as JSON, read back as the annotated types."""
+"""Arguments and results: bound to parameters, stored as JSON, decoded as the annotated types."""
 
 import enum
 import socket
@@ -49,12 +49,12 @@ class Money(pydantic.BaseModel):
 
 
 def call(fn, *args, **kwargs):
-    """What the function gets after its arguments were kept and read."""
+    """Return what the function receives after its arguments were stored and decoded."""
     signature = Signature(fn, "t")
     return signature.decode(signature.encode(args, kwargs))
 
 
-def test_arguments_are_kept_by_parameter_name_without_defaults():
+def test_arguments_are_stored_by_parameter_name_without_defaults():
     def fn(a, b=2, *rest, c, d=4, **more): ...
 
     signature = Signature(fn, "t")
@@ -63,7 +63,7 @@ def test_arguments_are_kept_by_parameter_name_without_defaults():
 
 
 @given(st.lists(st.integers(), max_size=5), st.dictionaries(st.sampled_from(["c", "d", "y", "z", "b"]), st.integers()))
-def test_a_call_that_python_accepts_arrives_as_python_would_make_it(args, kwargs):
+def test_stored_arguments_bind_as_python_would_bind_them(args, kwargs):
     def fn(a, /, b=2, *rest, c, d=4, **more):
         return a, b, rest, c, d, more
 
@@ -88,7 +88,7 @@ def test_a_call_that_python_accepts_arrives_as_python_would_make_it(args, kwargs
         ((5,), {}, "Expected `str`, got `int` - at `to`"),
     ],
 )
-def test_wrong_arguments_are_refused_in_python_s_words_with_the_task(args, kwargs, words):
+def test_invalid_arguments_are_rejected_with_the_task_and_pythons_message(args, kwargs, words):
     def fn(to: str, count: int = 1): ...
 
     with pytest.raises(BadArguments) as caught:
@@ -97,7 +97,7 @@ def test_wrong_arguments_are_refused_in_python_s_words_with_the_task(args, kwarg
     assert "task mail.send(to: str, count: int = 1)" in str(caught.value)
 
 
-def test_a_context_without_its_annotation_is_hinted_at():
+def test_an_error_mentions_a_missing_context_annotation():
     def fn(ctx, n: int): ...
 
     def job(ctx: str, n: int): ...
@@ -108,14 +108,14 @@ def test_a_context_without_its_annotation_is_hinted_at():
         Signature(job, "t").encode(("a",), {})
 
 
-def test_a_wrong_value_deep_inside_is_refused_with_its_place():
+def test_an_invalid_nested_value_is_rejected_with_its_path():
     def fn(order: Order): ...
 
     with pytest.raises(BadArguments, match=r"at `order.lines\[0\].count`"):
         Signature(fn, "t").encode(({"id": 1, "lines": [{"item": "x", "count": "many"}]},), {})
 
 
-def test_a_value_that_cannot_be_kept_is_refused_with_its_place():
+def test_an_unserializable_value_is_rejected_with_its_path():
     def fn(x): ...
 
     with pytest.raises(NotSerializable, match=r"the arguments of task t: .*`\$\.x\.a`"):
@@ -144,7 +144,7 @@ def test_a_value_that_cannot_be_kept_is_refused_with_its_place():
         (Any, None),
     ],
 )
-def test_arguments_and_results_arrive_as_their_annotated_types(kind, value):
+def test_arguments_and_results_are_decoded_as_their_annotated_types(kind, value):
     def fn(first, *, it): ...
 
     fn.__annotations__ = {"it": kind, "return": kind}
@@ -161,19 +161,19 @@ def test_var_arguments_are_typed_too():
         call(fn, Point(1), "x")
 
 
-def test_a_keyword_may_be_called_like_the_var_parameters():
+def test_a_keyword_may_have_the_name_of_a_var_parameter():
     def fn(*args, **kwargs): ...
 
     assert call(fn, 1, args=2, kwargs=3) == ((1,), {"args": 2, "kwargs": 3})
 
 
-def test_kept_names_that_the_code_no_longer_has_are_ignored():
+def test_stored_arguments_without_a_parameter_are_ignored():
     def fn(a: int): ...
 
     assert Signature(fn, "t").decode('{"a":1,"gone":[1]}') == ((1,), {})
 
 
-def test_missing_optional_arguments_are_left_to_python_s_defaults():
+def test_missing_optional_arguments_use_pythons_defaults():
     def fn(a: int, b: int = 2, c: int = 3, *, d: int = 4): ...
 
     assert Signature(fn, "t").decode('{"a":1}') == ((1,), {})
@@ -187,21 +187,21 @@ def test_a_gap_before_positional_only_or_var_arguments_is_filled_with_the_defaul
 
 
 @pytest.mark.parametrize("text", ["{}", '{"b":1}', '{"a":"x"}', "[]", "null", "{", '{"*":[]}', '{"*":5}'])
-def test_kept_arguments_that_do_not_fit_the_code_raise_bad_arguments(text):
+def test_stored_arguments_that_do_not_match_the_code_raise_bad_arguments(text):
     def fn(a: int, *, b: int = 0): ...
 
     with pytest.raises(BadArguments, match="the stored arguments don't match"):
         Signature(fn, "t").decode(text)
 
 
-def test_a_missing_keyword_only_argument_is_noticed_in_kept_arguments():
+def test_a_missing_keyword_only_argument_is_noticed_in_stored_arguments():
     def fn(*, b: int): ...
 
     with pytest.raises(BadArguments, match="missing a required argument: 'b'"):
         Signature(fn, "t").decode("{}")
 
 
-def test_values_of_a_caller_without_names_are_bound_by_position():
+def test_positional_values_of_an_untyped_caller_are_bound_by_position():
     def fn(a: Point, b: int = 2, *rest: int, c: int = 3, **more: Any): ...
 
     text = UntypedSignature("t").encode((Point(1), 5, 6, 7), {"c": 8, "z": [9]})
@@ -209,7 +209,7 @@ def test_values_of_a_caller_without_names_are_bound_by_position():
     assert Signature(fn, "t").decode(text) == ((Point(1), 5, 6, 7), {"c": 8, "z": [9]})
 
 
-def test_positional_values_that_do_not_fit_are_refused():
+def test_positional_values_that_do_not_match_are_rejected():
     def fn(a: int, b: int = 0): ...
 
     with pytest.raises(BadArguments, match="too many positional values"):
@@ -218,7 +218,7 @@ def test_positional_values_that_do_not_fit_are_refused():
         Signature(fn, "t").decode('{"*":[1],"a":2}')
 
 
-def test_a_caller_without_names_keeps_keywords_alone_without_a_star():
+def test_an_untyped_caller_stores_keywords_without_a_star():
     assert UntypedSignature("t").encode((), {"a": 1}) == '{"a":1}'
     with pytest.raises(BadArguments):
         UntypedSignature("t").encode((1,), {"*": 1})
@@ -230,14 +230,14 @@ def test_a_result_that_does_not_fit_its_annotation_comes_back_as_plain_json():
     assert Signature(fn, "t").decode_result('{"id":"x"}') == {"id": "x"}
 
 
-def test_a_result_that_cannot_be_kept_names_its_type():
+def test_an_unserializable_result_is_rejected_with_its_type():
     def fn(): ...
 
     with pytest.raises(NotSerializable, match=r"the result of task t: a value of type socket\.socket"):
         Signature(fn, "t").encode_result(socket.socket.__new__(socket.socket))
 
 
-def test_a_function_that_never_returns_may_say_so():
+def test_a_function_may_be_annotated_as_never_returning():
     def fn() -> NoReturn:
         raise ValueError
 
@@ -247,7 +247,7 @@ def test_a_function_that_never_returns_may_say_so():
 @pytest.mark.parametrize(
     "kind", [socket.socket, list[socket.socket], Callable[[], int], Order | Line, complex, Money | int]
 )
-def test_an_annotation_that_cannot_be_read_from_json_is_refused_when_the_task_is_declared(kind):
+def test_an_undecodable_annotation_is_rejected_when_the_task_is_declared(kind):
     def fn(x): ...
 
     fn.__annotations__ = {"x": kind}
@@ -258,7 +258,7 @@ def test_an_annotation_that_cannot_be_read_from_json_is_refused_when_the_task_is
         Signature(fn, "shop.t")
 
 
-def test_a_field_that_cannot_be_read_deep_inside_is_found():
+def test_an_undecodable_nested_field_is_found():
     @dataclass
     class Holder:
         inner: list[dict[str, socket.socket]]
@@ -281,7 +281,7 @@ def test_names_that_are_defined_later_are_resolved_at_the_first_use():
         del globals()["Later"]
 
 
-def test_a_name_that_never_exists_is_an_error_at_the_first_use_that_names_it():
+def test_an_undefined_name_in_an_annotation_is_reported_at_the_first_use():
     def fn(x: "Nowhere"): ...  # noqa: F821
 
     signature = Signature(fn, "shop.t")

@@ -1,4 +1,4 @@
-"""Tasks, their registration, and what they hand to the app."""
+"""Tasks, their registration, and the requests that they pass to the app."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from holdfast.task.task import Request
 
 
 class Ledger:
-    """Takes requests as an app would, and gives them back in place of runs."""
+    """Accepts requests as an app does, and returns them instead of runs."""
 
     def __init__(self) -> None:
         self.groups: list[list[Request[Any]]] = []
@@ -60,7 +60,7 @@ def test_calling_a_task_runs_the_plain_function(task):
     assert asyncio.run(task(fetch)("abc")) == 3
 
 
-def test_a_task_looks_like_its_function(task):
+def test_a_task_has_the_metadata_of_its_function(task):
     mail = task(send)
     assert mail.__doc__ == "Send a mail."
     assert mail.__wrapped__ is send
@@ -69,7 +69,7 @@ def test_a_task_looks_like_its_function(task):
     assert mail.fn is send
 
 
-def test_enqueue_hands_one_request_to_the_app(task, ledger):
+def test_enqueue_passes_one_request_to_the_app(task, ledger):
     mail = task(send, queue="mail")
     request = mail.enqueue("a@x", subject="s")
     assert ledger.groups == [[request]]
@@ -77,13 +77,13 @@ def test_enqueue_hands_one_request_to_the_app(task, ledger):
     assert asyncio.run(mail.aenqueue("b@x")).args == '{"to":"b@x"}'
 
 
-def test_wrong_arguments_are_refused_before_the_app_is_asked(task, ledger):
+def test_invalid_arguments_are_rejected_before_the_app_is_called(task, ledger):
     with pytest.raises(BadArguments):
         task(send).enqueue(5)
     assert ledger.groups == []
 
 
-def test_options_give_the_same_kind_of_task_and_leave_the_first_as_it_was(task):
+def test_options_return_a_task_of_the_same_type_and_leave_the_original_unchanged(task):
     mail = task(send)
     later = mail.options(delay=60).options(priority=5)
     assert type(later) is type(mail)
@@ -92,7 +92,7 @@ def test_options_give_the_same_kind_of_task_and_leave_the_first_as_it_was(task):
     assert later("a") == "a: hi"
 
 
-def test_many_calls_are_one_group(task, ledger):
+def test_enqueue_many_passes_all_requests_together(task, ledger):
     mail = task(send)
     runs = mail.enqueue_many([("a",), ["b", "x"]])
     assert ledger.groups == [runs]
@@ -100,7 +100,7 @@ def test_many_calls_are_one_group(task, ledger):
     assert [run.args for run in asyncio.run(mail.aenqueue_many(("c",) for _ in range(1)))] == ['{"to":"c"}']
 
 
-def test_no_calls_ask_the_app_nothing(task, ledger):
+def test_enqueue_many_without_calls_does_not_call_the_app(task, ledger):
     assert task(send).enqueue_many([]) == []
     assert asyncio.run(task(send).aenqueue_many([])) == []
     assert ledger.groups == []
@@ -109,20 +109,20 @@ def test_no_calls_ask_the_app_nothing(task, ledger):
 @pytest.mark.parametrize(
     ("row", "words"), [("a@x", r"row 1 .* tuple of arguments, not str"), ((5,), "row 1 of enqueue_many: .*`str`")]
 )
-def test_a_wrong_row_is_named_and_nothing_is_enqueued(task, ledger, row, words):
+def test_an_invalid_row_is_named_and_nothing_is_enqueued(task, ledger, row, words):
     with pytest.raises(BadArguments, match=words):
         task(send).enqueue_many([("a",), row, ("c",)])
     assert ledger.groups == []
 
 
-def test_what_is_no_list_of_calls_is_refused_with_words(task, ledger):
+def test_enqueue_many_rejects_other_arguments_than_a_list_of_calls(task, ledger):
     with pytest.raises(BadArguments, match="takes a list of tuples, not NoneType"):
         task(send).enqueue_many(None)
     assert ledger.groups == []
 
 
 @pytest.mark.parametrize("option", ["key", "unique"])
-def test_one_key_for_many_calls_is_refused_and_for_one_call_it_is_fine(task, ledger, option):
+def test_a_key_is_rejected_for_several_calls_and_accepted_for_one(task, ledger, option):
     mail = task(send).options(**{option: "k"})
     with pytest.raises(ConfigError, match=rf"one {option} for 2 runs.*app\.enqueue_many"):
         mail.enqueue_many([("a",), ("b",)])
@@ -130,7 +130,7 @@ def test_one_key_for_many_calls_is_refused_and_for_one_call_it_is_fine(task, led
     assert getattr(mail.enqueue_many([("a",)])[0].options, option) == "k"
 
 
-def test_requests_for_the_same_have_one_digest(task):
+def test_equal_requests_have_the_same_digest(task):
     mail = task(send)
     digest, old = mail.request("a", subject="b").digests()
     assert old is None
@@ -141,7 +141,7 @@ def test_requests_for_the_same_have_one_digest(task):
     assert digest != task(fetch).request("a").digests()[0]
 
 
-def test_a_default_left_out_or_written_down_is_the_same_request(task):
+def test_an_omitted_default_and_an_explicit_one_are_the_same_request(task):
     mail = task(send)
     assert mail.request("a").digests() == mail.request("a", "hi").digests()
     assert mail.request("a").args == '{"to":"a"}'
@@ -163,7 +163,7 @@ def test_a_task_is_found_by_name_and_alias(task, registry):
     assert registry.names() == {"mail.send": mail, "old.send": mail}
 
 
-def test_an_unknown_task_is_refused_with_what_may_have_been_meant(task, registry):
+def test_an_unknown_task_is_rejected_with_a_suggestion(task, registry):
     task(send, name="mail.send")
     with pytest.raises(UnknownTask, match=r"no task 'mail\.sent' .*did you mean mail\.send\?"):
         registry.get("mail.sent")
@@ -173,7 +173,7 @@ def test_an_unknown_task_is_refused_with_what_may_have_been_meant(task, registry
         registry.get("nothing.like.it")
 
 
-def test_two_functions_with_one_name_are_refused_with_both_places(task, registry):
+def test_two_functions_with_the_same_name_are_rejected_with_both_locations(task, registry):
     mail = task(send, name="x")
     with pytest.raises(DuplicateTask, match=r"name x: send \(.*test_task\.py:\d+\) and fetch \(.*test_task\.py:\d+\)"):
         task(fetch, name="x")
@@ -186,7 +186,7 @@ SOURCE = "def pay(n: int): ...\n"
 
 
 def loaded(name: str, file: str) -> Any:
-    """The function of a file that was imported under this name."""
+    """Import a file under this name and return its function."""
     module = ModuleType(name)
     exec(compile(SOURCE, file, "exec"), module.__dict__)
     return module.pay
@@ -204,7 +204,7 @@ def test_equal_functions_of_two_files_are_two_tasks(task):
         task(loaded("b", "b.py"), name="pay")
 
 
-def test_modules_are_imported_at_the_first_unknown_name_and_only_once(tmp_path, monkeypatch, ledger):
+def test_modules_are_imported_once_at_the_first_unknown_name(tmp_path, monkeypatch, ledger):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "holdfast_included.py").write_text("import builtins\nbuiltins.register_here()\n")
     registry = Registry(include=["holdfast_included"])
@@ -228,7 +228,7 @@ def test_modules_are_imported_at_the_first_unknown_name_and_only_once(tmp_path, 
     assert imports == [1]
 
 
-def test_a_module_that_cannot_be_imported_is_named_and_the_cause_kept(tmp_path, monkeypatch):
+def test_a_module_that_cannot_be_imported_is_named_with_the_cause(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "holdfast_broken.py").write_text("1 / 0\n")
     registry = Registry(include=["holdfast_broken"])
@@ -240,7 +240,7 @@ def test_a_module_that_cannot_be_imported_is_named_and_the_cause_kept(tmp_path, 
         Registry(include="shop.tasks")
 
 
-def test_a_script_s_task_is_named_by_its_file(monkeypatch):
+def test_a_task_of_a_script_is_named_after_its_file(monkeypatch):
     main = ModuleType("__main__")
     main.__file__ = "/anywhere/shop.py"
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -250,7 +250,7 @@ def test_a_script_s_task_is_named_by_its_file(monkeypatch):
     assert task_name(fn) == "store.shop.pay"
 
 
-def test_functions_without_a_lasting_name_need_one(task):
+def test_functions_without_a_stable_name_need_an_explicit_one(task):
     def inner(): ...
 
     for fn in (inner, lambda: None):
@@ -288,13 +288,13 @@ async def agenerator():
         (3, "must be a function, but 3 is a int"),
     ],
 )
-def test_what_cannot_be_a_task_is_refused(task, registry, thing, words):
+def test_invalid_task_functions_are_rejected(task, registry, thing, words):
     with pytest.raises(TaskError, match=words):
         task(thing, name="t")
     assert len(registry) == 0
 
 
-def test_a_task_is_not_made_of_a_task(task):
+def test_a_task_is_rejected_as_a_task_function(task):
     with pytest.raises(TaskError, match="is already a task"):
         task(task(send))
 

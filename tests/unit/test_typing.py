@@ -1,4 +1,4 @@
-"""What a type checker sees of durable functions: the examples are checked by mypy, as an author's code would be."""
+"""Types of durable functions: mypy checks the examples like the code of a user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = sorted((ROOT / "tests" / "typing").glob("*.py"))
 
 
 def test_a_strict_checker_sees_the_types_of_steps_children_and_waits(tmp_path):
-    """With no settings but its own strict ones, and none of ours."""
+    """mypy runs in strict mode, without the settings of this project."""
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path)]
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     answer = subprocess.run([*command, *EXAMPLES], capture_output=True, text=True, env=environment, cwd=tmp_path)

@@ -1,6 +1,7 @@
 """A worker process for tests of cancellation: cancelled.py URL LEDGER, with a lease of 60 s.
 
-Each task writes `began`, and `told` as soon as it notices that it was cancelled. `in_process` can't: it is killed.
+Each task writes `began` at its start, and `told` as soon as it notices the cancellation. `in_process` can't, because it
+is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Durable functions for fault tests. Every effect is a line of the ledger: mark, name, idempotency key, process.
 
-As a program, a worker for them: durable.py URL LEDGER [--lease S] [--queues a,b] [--clock-off S] [--linger S]. What
-waits for the test does so for files beside the ledger.
+As a program, a worker for them: durable.py URL LEDGER [--lease S] [--queues a,b] [--clock-off S] [--linger S]. Tasks
+that wait for the test poll for files beside the ledger.
 """
 
 from __future__ import annotations
@@ -203,8 +203,7 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
 
     @app.task(name="cutting", **settings)
     async def cutting(ctx: Context, mark: str) -> list[int]:
-        """Cancels a receive whose message has been sent and may have come, one without a message, and one whose message
-        has come and which doesn't know of it."""
+        """Cancel a receive whose message may have arrived, one without a message, and one whose message is unseen."""
         got: list[int] = []
         for number in (1, 2, 3):
             receiving, idle = (asyncio.ensure_future(ctx.receive(topic)) for topic in ("number", "nothing"))

@@ -1,12 +1,12 @@
-"""Runs a durable function again and again, its worker killed at another commit each time: see `test_crash_fuzz.py`.
+"""Run a durable function repeatedly and kill its worker at another commit each time: see `test_crash_fuzz.py`.
 
     fuzz.py URL FOLDER TASK before|after|each|inside FIRST STRIDE [STATEMENT …]
 
-Point after point, from FIRST on in steps of STRIDE, until a run goes through without a kill. `each`: every worker of a
-run is killed after as many commits, not only the first; `inside`: the kill is between the statements of a transaction
-of user code. Then once at a commit with each of the statements: what the Nth commit is depends on how commits were
-grouped, so that counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts, for the test
-to judge. Workers are forks of this process, which has imported everything and opens no database itself.
+The kill points are FIRST, FIRST + STRIDE and so on, until a run finishes without a kill. `each`: every worker of a run
+is killed after that many commits, not only the first; `inside`: the kill is between two statements of a user
+transaction. Then it kills once at a commit with each of the statements: commits are grouped differently each time, so
+counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts, which the test checks. Workers
+are forks of this process, which has imported everything and opens no database itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.wait_until import wait_until
 
 LONGEST = 30.0
 MOST_KILLS = 60
-TRIES = 5  # not every run comes by a statement: most waits end before their run is suspended
+TRIES = 5  # not every run executes every statement: most waits end before their run is suspended
 url, folder, task, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 first, stride, statements = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7:]
 ledger, places, looks = Ledger(folder / "ledger"), Ledger(folder / "places"), Ledger(folder / "looks")
@@ -108,7 +108,7 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
             run.send("note", "first")
     else:
         looks.write(json.dumps(look(app, mark)))
-    fetch(app, "update {}workers set lease_until = 1")  # the dead are known to be dead
+    fetch(app, "update {}workers set lease_until = 1")  # recover the runs of dead sessions at once
     if killer is not None:
         killer.install()
     with app.worker(lease=60, concurrency=8):
@@ -182,4 +182,4 @@ if __name__ == "__main__":
     while point(f"{mode}-p{at:04d}", at):
         at += stride
     for name in statements:
-        assert any(point(f"{mode}-{name}-{trial}", 1, name) for trial in range(TRIES)), f"no run came by {name}"
+        assert any(point(f"{mode}-{name}-{trial}", 1, name) for trial in range(TRIES)), f"no run executed {name}"

@@ -1,7 +1,7 @@
 """A worker process for fault tests of limits: limited.py URL LEDGER RATE [--lease S].
 
-`alone` may be at work once per key. Whether it is, a file per key says, which only one process can make, and which
-names it: one that is left behind by a process that is dead may be removed; one of a process that lives is a clash.
+`alone` must run at most once per key at a time. It creates a file per key, exclusively, with its process id. A file of
+a dead process may be removed; a file of a live process is a violation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def enter(key: str) -> Path:
     lock = ledger.path.with_name(f"lock {key}")
     while True:
         with contextlib.suppress(FileExistsError):
-            os.link(mine, lock)  # as O_EXCL does, but whole from the start
+            os.link(mine, lock)  # exclusive like O_EXCL, and complete at once
             return lock
         with contextlib.suppress(FileNotFoundError):
             holder = lock.read_text()

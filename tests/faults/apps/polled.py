@@ -1,8 +1,8 @@
 """A worker process with a trigger: polled.py URL LEDGER [--die-at PLACE] [--ahead SECONDS].
 
-The trigger gives 250 requests, whose runs write their numbers into the ledger. With --die-at the process runs nothing,
-polls, and kills itself at that place of its poll, which it writes down before. With --ahead the clock by which its
-statements go is ahead by so much: the time has passed that others may need.
+The trigger returns 250 requests, whose runs write their numbers into the ledger. With --die-at the process only polls,
+and kills itself at that point of its poll, after it has recorded the point. With --ahead the clock of its
+statements is ahead by that many seconds, so that leases of other processes have expired.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A worker process for fault tests: work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S]
-[--clock-jumps S] [--embedded]. A clock that jumps is ahead by so much and behind by so much in turns, a few times a
+[--clock-jumps S] [--embedded]. A clock with --clock-jumps S is alternately S seconds ahead and behind, a few times per
 second.
 
-Its tasks write every effect into the ledger. Those that wait do so for files beside the ledger, which the test makes.
+Its tasks write every effect into the ledger. Tasks that wait poll for files beside the ledger, which the test creates.
 """
 
 from __future__ import annotations
