@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
 DIRECTIVE = re.compile(r"^::: (holdfast[\w.]*)$", re.MULTILINE)
 VARIABLE = re.compile(r'"(HOLDFAST_[A-Z_]+|NO_COLOR|FORCE_COLOR)"')
-BETWEEN_PROCESSES = {"HOLDFAST_DEMO_FOLDER", "HOLDFAST_DEMO_SCHEMA", "HOLDFAST_COMPLETE"}
+BETWEEN_PROCESSES = {"HOLDFAST_DEMO_FOLDER", "HOLDFAST_DEMO_SCHEMA", "HOLDFAST_COMPLETE", "HOLDFAST_DJANGO_TEST"}
 """What our own processes tell each other; nobody sets them by hand."""
 
 

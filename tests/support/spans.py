@@ -16,6 +16,9 @@ class Spans:
     def named(self, name: str) -> list[Any]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
+    def clear(self) -> None:
+        self._exporter.clear()
+
     def one(self, name: str) -> Any:
         (span,) = self.named(name)
         return span

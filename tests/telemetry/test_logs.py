@@ -119,6 +119,20 @@ def test_lines_inside_a_span_have_its_ids(app, lines):
     assert len(line["trace_id"]) == 32
 
 
+def test_lines_about_failures_have_the_ids_of_the_attempts_span(app, lines, spans):
+    @app.task(name="fails", retry=Retry(max_attempts=2, delay=0))
+    async def fails() -> None:
+        raise ValueError("no")
+
+    fails.enqueue()
+    drain(app)
+    failures = [line for line in lines() if line["message"].startswith("run failed")]
+    attempts = [span.context for span in spans.named("fails")]
+    assert [line["level"] for line in failures] == ["WARNING", "ERROR"]
+    assert [line["span_id"] for line in failures] == [f"{each.span_id:016x}" for each in attempts]
+    assert [line["trace_id"] for line in failures] == [f"{each.trace_id:032x}" for each in attempts]
+
+
 def test_a_task_in_a_process_continues_the_trace_of_its_run(app, spans):
     run = app.task(name="tell", run_in="process")(tell).enqueue("rope")
     drain(app)

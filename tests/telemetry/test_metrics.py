@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY
 
 from holdfast import Context, Holdfast, Retry
-from holdfast.telemetry.metrics import METRICS
+from holdfast.telemetry.metrics import METRICS, SeriesNames, bound_samples
 from tests.support.durable import drain
 from tests.support.processes import Processes
 from tests.support.wait_until import wait_until
@@ -70,9 +71,10 @@ class Counted:
         return found
 
     def _add(self, found: dict[str, float], name: str, labels: dict[str, str], value: float) -> None:
-        if labels.get("task", self._task) == self._task:
-            outcome = labels.get("outcome")
-            found[f"{name} {outcome}" if outcome else name] = value
+        plain = {label.removeprefix("holdfast."): text for label, text in labels.items()}
+        if plain.get("task", self._task) == self._task:
+            shown = [text for label in ("queue", "outcome") if (text := plain.get(label))]
+            found[" ".join([name, *shown])] = value
 
 
 @pytest.mark.parametrize("kind", ["otel", "prometheus"])
@@ -82,7 +84,7 @@ def test_a_worker_counts_claims_attempts_steps_and_commits(kind, database_url):
     task = f"counted with {kind} on {database_url}"
     with Holdfast(database_url, telemetry=kind) as app:
 
-        @app.task(name=task, retry=Retry(max_attempts=2, delay=0))
+        @app.task(name=task, retry=Retry(max_attempts=2, delay=0), queue="mail")
         async def counted(ctx: Context, well: bool) -> None:
             await ctx.step(double, 1)
             if not well:
@@ -93,13 +95,95 @@ def test_a_worker_counts_claims_attempts_steps_and_commits(kind, database_url):
         drain(app)
         got = since()
     expected = {
-        "holdfast.runs.enqueued": 2, "holdfast.runs.claimed": 3, "holdfast.attempts done": 1,
-        "holdfast.attempts retrying": 1, "holdfast.attempts failed": 1, "holdfast.attempt.duration.count": 3,
-        "holdfast.steps done": 2, "holdfast.step.duration.count": 2,
+        "holdfast.runs.enqueued mail": 2, "holdfast.runs.claimed mail": 3, "holdfast.run.wait.count mail": 3,
+        "holdfast.attempts mail done": 1, "holdfast.attempts mail retrying": 1, "holdfast.attempts mail failed": 1,
+        "holdfast.attempt.duration.count mail": 3, "holdfast.steps mail done": 2,
+        "holdfast.step.duration.count mail": 2,
     }  # fmt: skip
     assert {name: got[name] for name in expected} == expected
     assert got["holdfast.claim.duration.count"] >= 2
     assert got["holdfast.commit.duration.count"] == got["holdfast.commit.size.count"] >= 2
+
+
+def sample(name, **labels):
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_the_last_attempt_and_step_that_time_out_have_that_outcome(database_url):
+    task = f"slow on {database_url}"
+    with Holdfast(database_url, telemetry="prometheus") as app:
+
+        @app.task(name=task, retry=Retry(max_attempts=2, delay=0), timeout=0.01)
+        async def slow() -> None:
+            await asyncio.sleep(60)
+
+        @app.task(name=f"{task} step", retry=Retry(max_attempts=1))
+        async def slow_step(ctx: Context) -> None:
+            await ctx.options(timeout=0.01).step(asyncio.sleep, 60)
+
+        slow.enqueue()
+        slow_step.enqueue()
+        drain(app)
+    assert sample("holdfast_attempts_total", task=task, queue="default", outcome="timed_out") == 2
+    assert sample("holdfast_steps_total", task=f"{task} step", queue="default", outcome="timed_out") == 1
+
+
+def test_waits_count_from_when_a_run_became_ready(make_app, clock):
+    """Not from its creation: it was delayed, and retried after an hour."""
+    app = make_app(telemetry="prometheus", clock=clock)
+    task = f"late on {app.url}"
+
+    @app.task(name=task, retry=Retry(max_attempts=2, delay=3600, max_delay=3600, jitter=0))
+    async def late() -> None:
+        raise ValueError
+
+    def waited():
+        return sample("holdfast_run_wait_seconds_sum", task=task, queue="default")
+
+    late.options(delay=1000).enqueue()
+    clock.forward(1030)
+    drain(app)
+    first = waited()
+    assert 29 < first < 31
+    clock.forward(3600)
+    drain(app)
+    assert 0 <= waited() - first < 31
+    assert sample("holdfast_run_wait_seconds_count", task=task, queue="default") == 2
+
+
+def test_the_oldest_ready_run_of_a_queue_is_found_in_a_backlog(make_app, clock):
+    app = make_app(telemetry="prometheus", clock=clock)
+    app.queue("fair", fair=True)
+    job = app.remote("job")
+    for queue in ("mail", "fair"):
+        job.options(queue=queue, priority=-5).enqueue()
+        clock.forward(100)
+        job.options(queue=queue).enqueue_many([()] * 20)
+        job.options(queue=queue, delay=50).enqueue()
+    clock.forward(20)
+    with app.worker(queues=["none"]):
+        assert sample("holdfast_queue_oldest_ready_seconds", queue="mail") == 220
+        assert sample("holdfast_queue_oldest_ready_seconds", queue="fair") == 120
+    assert REGISTRY.get_sample_value("holdfast_queue_oldest_ready_seconds", {"queue": "mail"}) is None
+
+
+def test_names_beyond_the_limit_are_counted_as_other(make_app, monkeypatch):
+    app = make_app(telemetry="prometheus")
+    monkeypatch.setattr("holdfast.client.run_creator.NAMES", SeriesNames())
+    monkeypatch.setattr("holdfast.telemetry.metrics.MAX_NAMES", 3)
+    before = sample("holdfast_runs_enqueued_total", task="other", queue="other")
+    for number in range(10):
+        app.remote(f"invented on {app.url}", queue=f"q{number}").enqueue()
+    assert sample("holdfast_runs_enqueued_total", task="other", queue="other") == before + 7
+    assert sample("holdfast_runs_enqueued_total", task=f"invented on {app.url}", queue="q2") == 1
+
+
+def test_gauges_keep_the_largest_names(monkeypatch):
+    monkeypatch.setattr("holdfast.telemetry.metrics.MAX_NAMES", 2)
+    samples = [(("a", "ready"), 1.0), (("b", "ready"), 5.0), (("c", "ready"), 2.0), (("c", "running"), 2.0)]
+    bounded = {("b", "ready"): 5.0, ("c", "ready"): 2.0, ("c", "running"): 2.0, ("other", "ready"): 1.0}
+    assert bound_samples(samples, sum) == bounded
+    assert bound_samples([(("a",), 3.0), (("b",), 1.0), (("c",), 2.0), (("d",), 0.5)], max)["other",] == 1.0
 
 
 def test_gauges_are_the_sum_over_running_workers(make_app):

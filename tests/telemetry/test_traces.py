@@ -13,7 +13,7 @@ from opentelemetry.trace import StatusCode
 
 from holdfast import Context, Graph, Holdfast, Retry, SyncContext
 from holdfast.control import Control
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, KeyConflict
 from tests.support.durable import drain
 from tests.support.spans import child_of, links_to
 
@@ -44,11 +44,42 @@ def test_an_attempt_is_a_child_span_of_its_enqueue(app, job, spans):
     assert child_of(enqueue, request)
     assert child_of(attempt, enqueue)
     told = dict(attempt.attributes)
-    assert told.pop("holdfast.worker") == run.history()[-1].worker
+    assert told.pop("holdfast.worker") == told.pop("messaging.client.id") == run.history()[-1].worker
     assert told == {
         "holdfast.run": str(run.id), "holdfast.task": "job", "holdfast.queue": "mail", "holdfast.attempt": 1,
         "holdfast.tenant": "acme", "holdfast.outcome": "done",
+        "messaging.system": "holdfast", "messaging.operation.name": "run", "messaging.operation.type": "process",
+        "messaging.destination.name": "mail", "messaging.message.id": str(run.id),
     }  # fmt: skip
+    assert dict(enqueue.attributes) == {
+        "holdfast.run": str(run.id), "holdfast.task": "job", "holdfast.runs": 1,
+        "messaging.system": "holdfast", "messaging.operation.name": "enqueue", "messaging.operation.type": "send",
+        "messaging.destination.name": "mail", "messaging.message.id": str(run.id),
+    }  # fmt: skip
+
+
+def test_the_span_of_a_batch_counts_its_runs(app, job, spans):
+    job.enqueue_many([(), ()])
+    drain(app)
+    enqueue, claim = spans.one("enqueue job"), spans.named("claim")[0]
+    for span, operation in ((enqueue, "send"), (claim, "receive")):
+        assert span.attributes["messaging.batch.message_count"] == span.attributes["holdfast.runs"] > 0
+        assert span.attributes["messaging.operation.type"] == operation
+        assert "messaging.message.id" not in span.attributes
+
+
+def test_a_rejected_enqueue_has_the_error_type_only(app, spans):
+    @app.task(name="charge")
+    async def charge(card: str) -> None: ...
+
+    charge.options(key="once").enqueue("swordfish")
+    spans.clear()
+    with pytest.raises(KeyConflict):
+        charge.options(key="once").enqueue("another swordfish")
+    (span,) = spans.named("enqueue charge")
+    assert span.attributes["error.type"] == span.status.description == "KeyConflict"
+    assert span.status.status_code is StatusCode.ERROR
+    assert "swordfish" not in span.to_json()
 
 
 async def test_aenqueue_is_traced(app, job, spans):
@@ -98,6 +129,7 @@ def test_each_attempt_is_a_span_with_the_error_type_only(app, spans):
     assert [span.attributes["holdfast.attempt"] for span in tries] == [1, 2]
     assert {span.status.status_code for span in tries} == {StatusCode.ERROR}
     assert {span.status.description for span in tries} == {"ValueError"}
+    assert {span.attributes["error.type"] for span in tries} == {"ValueError"}
     assert "swordfish" not in "".join(span.to_json() for span in tries)
 
 
@@ -135,6 +167,8 @@ def test_executed_steps_and_transactions_are_spans_and_replayed_ones_are_not(app
     failed = spans.one("step refuse_plainly" if plain else "step refuse")
     assert child_of(failed, second)
     assert (failed.attributes["holdfast.outcome"], failed.status.description) == ("failed", "ValueError")
+    assert failed.attributes["error.type"] == "ValueError"
+    assert "error.type" not in spans.one("step insert").attributes
 
 
 def refuse_plainly(secret: str) -> None:
@@ -177,10 +211,14 @@ def test_graph_nodes_belong_to_the_trace_of_submit(app, job, spans):
     graph = Graph("release")
     first = graph.add(job, name="first")
     graph.add(job, after=[first], name="second")
-    app.submit(graph)
+    run = app.submit(graph)
     drain(app)
     submit = spans.one("enqueue release")
     assert [child_of(node, submit) for node in spans.named("job")] == [True, True]
+    assert [node.attributes["holdfast.node"] for node in spans.named("job")] == ["first", "second"]
+    assert {node.attributes["holdfast.parent"] for node in spans.named("job")} == {str(run.id)}
+    assert submit.attributes["holdfast.run"] == str(run.id)
+    assert Control(app.store).runs.details(run.nodes()["first"].id).options == {}
 
 
 def test_idempotency_does_not_depend_on_tracing(make_app, app, job):

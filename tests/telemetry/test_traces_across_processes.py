@@ -50,6 +50,6 @@ def test_a_run_is_one_trace_across_two_workers_a_sleep_and_a_child(database_url,
     assert (outcomes[0], set(outcomes[:-1]), outcomes[-1]) == ("waiting", {"waiting"}, "done")
     assert not {span.trace for span in batches} & {span.trace for span in trace}
     for span in trace:
-        if span.attributes.get("holdfast.run"):
+        if span.attributes.get("holdfast.attempt"):
             assert [batch.name for batch in batches if batch.id in span.links] == ["claim"]
             assert [batch for batch in batches if batch.name == "commit" and span.id in batch.links]

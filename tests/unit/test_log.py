@@ -34,7 +34,10 @@ ABOUT_RUNS = {name for name, fn in LINES.items() if "run" in inspect.signature(f
 
 def arguments(fn):
     given = {}
-    for name in inspect.signature(fn).parameters:
+    for name, parameter in inspect.signature(fn).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= {"trace_id": "4bf9", "span_id": "00f0"}
+            continue
         given[name] = ["shop.charge 0190"] if name == "running" and fn in LISTING else FILLED[name]
     if fn in (log.trigger_failed, log.request_failed):
         given["error"] = ValueError("no")

@@ -214,6 +214,7 @@ def test_metrics_count_what_the_store_has(shop, open_visitor):
     lines = open_visitor.get("/metrics").text.splitlines()
     assert r'holdfast_runs{queue="a \"queue\"",state="ready"} 1' in lines
     assert 'holdfast_workers{state="working"} 0' in lines
+    assert any(line.startswith(r'holdfast_queue_oldest_ready_seconds{queue="a \"queue\""} ') for line in lines)
 
 
 def test_the_document_names_every_operation_and_what_it_takes_and_gives(open_visitor):

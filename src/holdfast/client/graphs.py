@@ -101,25 +101,29 @@ class GraphClient:
     def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         """Create the run of a graph and its nodes in one transaction: a new one or the caller's."""
         self._creator.declare_limits()
-        with self._creator.span(graph.name, 1):
+        with self._creator.span(graph.name, None, 1) as created:
             borrowed = self._creator.borrow(connection)
             run, nodes = self._rows(graph, result)
             if isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is an async connection: use `await app.asubmit(…)` with it")
             graphs = self._store.graphs
             id = graphs.submit(run, nodes) if borrowed is None else graphs.submit_on(borrowed, run, nodes)
-            return Run(id, graph.name, self._client)
+            submitted: Run[Any] = Run(id, graph.name, self._client)
+            created([submitted])
+            return submitted
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         if connection is None:
             return await run_in_thread(self.submit, graph, result, None)
         await run_in_thread(self._creator.declare_limits)
-        with self._creator.span(graph.name, 1):
+        with self._creator.span(graph.name, None, 1) as created:
             borrowed = self._creator.borrow(connection)
             if not isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
             id = await self._store.graphs.submit_on_async(borrowed, *self._rows(graph, result))
-            return Run(id, graph.name, self._client)
+            submitted: Run[Any] = Run(id, graph.name, self._client)
+            created([submitted])
+            return submitted
 
     def _rows(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
         refuse_in_body("submit", INSTEAD_OF_SUBMIT)
@@ -160,7 +164,7 @@ class GraphClient:
     def _node(self, node: CompiledNode) -> NewNode:
         spec = node.spec
         if spec.request is not None:
-            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills})
+            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills}, spec.name)
             if node.needs:
                 run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
             return NewNode(run, spec.name, node.needs, _packed(node.stored()))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,14 @@ from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body, reject_in_event_loop
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
+from holdfast.telemetry.metrics import NAMES
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
     from holdfast.telemetry.otel import Tracing
+
+Created: TypeAlias = Callable[[Sequence[Run[Any]]], None]
+"""Takes the runs that were created in a span."""
 
 INSTEAD_OF_ENQUEUE = (
     "use `await ctx.enqueue(task, …)` for an independent run or `ctx.spawn` for a child, or call it inside a step"
@@ -56,15 +60,19 @@ class RunCreator:
         reject_in_event_loop(verb)
         if not self._telemetry.on:
             return self._enqueue(requests)
-        with self._measured(requests):
-            return self._enqueue(requests)
+        with self._measured(requests) as created:
+            runs = self._enqueue(requests)
+            created(runs)
+            return runs
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
         refuse_in_body("aenqueue", INSTEAD_OF_ENQUEUE)
         if not self._telemetry.on:
             return await self._aenqueue(requests)
-        with self._measured(requests):
-            return await self._aenqueue(requests)
+        with self._measured(requests) as created:
+            runs = await self._aenqueue(requests)
+            created(runs)
+            return runs
 
     def _enqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._shared_connection(requests)
@@ -89,18 +97,26 @@ class RunCreator:
         return self._handles(ids, requests)
 
     @contextmanager
-    def _measured(self, requests: Sequence[Request[Any]]) -> Iterator[None]:
+    def _measured(self, requests: Sequence[Request[Any]]) -> Iterator[Created]:
         """Trace the enqueue as one span, and count the runs if it succeeds."""
-        counts = Counter(request.task for request in requests)
-        task = next(iter(counts)) if len(counts) == 1 else "several tasks"
-        with self.span(task, len(requests)):
-            yield
-        for task, count in counts.items():
-            self._telemetry.measure("holdfast.runs.enqueued", count, task=task)
+        counts = Counter((request.task, request.options.queue or request.declaration.queue) for request in requests)
+        tasks, queues = {task for task, _ in counts}, {queue for _, queue in counts}
+        task = tasks.pop() if len(tasks) == 1 else "several tasks"
+        queue = queues.pop() if len(queues) == 1 else None
+        with self.span(task, queue, len(requests)) as created:
+            yield created
+        for names, count in counts.items():
+            self._telemetry.measure("holdfast.runs.enqueued", count, NAMES.bound(names))
 
-    def span(self, task: str, runs: int) -> AbstractContextManager[Any]:
+    @contextmanager
+    def span(self, task: str, queue: str | None, runs: int) -> Iterator[Created]:
+        """Trace the creation of runs, if tracing is on; yield a function that takes the created runs."""
         tracing = self._telemetry.tracing
-        return nullcontext() if tracing is None else tracing.enqueue(task, runs)
+        if tracing is None:
+            yield lambda _: None
+            return
+        with tracing.enqueue(task, queue, runs) as set_run:
+            yield lambda created: set_run(str(created[0].id)) if len(created) == 1 else None
 
     def _insert(self, new: Sequence[NewRun]) -> list[str]:
         self.declare_limits()
@@ -140,8 +156,11 @@ class RunCreator:
                 like = request if rows[-1].key is None and rows[-1].limits is None else None
         return rows
 
-    def new_run(self, request: Request[Any], pending: Iterable[str] = ()) -> NewRun:
-        """Build the row of a request, with a new id. `pending` names parameters whose values come later."""
+    def new_run(self, request: Request[Any], pending: Iterable[str] = (), node: str | None = None) -> NewRun:
+        """Build the row of a request, with a new id.
+
+        `pending` names parameters whose values come later; `node` is its name in a graph.
+        """
         declared, options = request.declaration, request.options
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
@@ -164,7 +183,7 @@ class RunCreator:
             key=options.key,
             digest=digest,
             old_digest=old_digest,
-            options=_stored_options(options, self._telemetry.tracing),
+            options=_stored_options(options, self._telemetry.tracing, node),
             tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
             limits=self._limit_counters(request, pending),
             fair=self._registry.fair.get(options.queue or declared.queue),
@@ -185,11 +204,14 @@ class RunCreator:
                 self._declared.update(new)
 
 
-def _stored_options(options: Options, tracing: Tracing | None) -> str | None:
-    """Encode the options that have no column of their own, the key for display, and the trace context."""
+def _stored_options(options: Options, tracing: Tracing | None, node: str | None) -> str | None:
+    """Encode the options that have no column of their own, the key for display, and what spans of the run need."""
     stored: dict[str, Any] = {} if options.key is None else {"key": options.key}
-    if tracing is not None and (context := tracing.current_context()) is not None:
-        stored["trace"] = context
+    if tracing is not None:
+        if (context := tracing.current_context()) is not None:
+            stored["trace"] = context
+        if node is not None:
+            stored["node"] = node
     if options.retry is not None:
         stored["retry"] = options.retry.to_json()
     if options.timeout is not None:

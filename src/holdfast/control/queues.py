@@ -55,6 +55,10 @@ class QueueControl:
         """Return for each queue whether it is paused, without counting runs."""
         return {row.name: bool(row.paused) for row in self._all()}
 
+    def oldest_ready(self) -> dict[str, float]:
+        """Return by queue how many seconds its oldest ready run has been ready, without counting runs."""
+        return self._store.queues.oldest_ready()
+
     def names(self) -> set[str]:
         """Return the names of all queues that have had a run or were paused."""
         return {row.name for row in self._all()}

@@ -138,7 +138,7 @@ class RunControl:
             raise RunNotFound.of(id)
         children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
         options = {} if more.options is None else decode(more.options, dict[str, Any])
-        for name in ("scheduled_for", "key"):  # RunInfo has them
+        for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
         args = displayed_arguments(more.args)
         return RunDetails(

@@ -167,6 +167,10 @@ class Attempt(msgspec.Struct, eq=False):
         if self.telemetry is not None:
             self.telemetry.begin()
 
+    def log_fields(self) -> dict[str, str]:
+        """Return the ids of its span, for lines that are logged outside it."""
+        return {} if self.telemetry is None else self.telemetry.log_fields()
+
     def body_scope(self) -> Scope:
         """Return the scope of the body of a durable function."""
         return Scope(self.claim.id, durable=True, generation=self.claim.generation, stop=self.stop_signal)

@@ -120,7 +120,10 @@ class WorkerComponents:
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         if telemetry.on:
-            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace_context, self._gauges)
+            self.telemetry = WorkerTelemetry(
+                telemetry, self.lanes.queues, store.events.trace_context, self._gauges, store.queues.oldest_ready,
+                store.claims.waits,
+            )  # fmt: skip
             self.claimer.telemetry = self.committer.telemetry = self.telemetry
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -217,7 +220,7 @@ class WorkerComponents:
     def _stop_lost_attempts(self, attempts: list[Attempt]) -> None:
         """Stop attempts whose write was rejected: another worker has the run, or it was ended."""
         for attempt in attempts:
-            log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt, **attempt.log_fields())
         self.runner.stop(attempts, "lost")
 
     def _report_unhealthy(self, reason: str) -> None:

@@ -409,7 +409,9 @@ class Runner:
         if end is not None:
             self._submit_end(attempt, end)
         if reason == "release":
-            log.attempt_still_running(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            log.attempt_still_running(
+                attempt.claim.id, attempt.task.name, attempt.claim.attempt, **attempt.log_fields()
+            )
         else:
             self._timer_thread.call_later(ABANDON_AFTER_S, partial(self.abandon, attempt))
 
@@ -421,7 +423,9 @@ class Runner:
             attempt.abandoned = True
         if attempt.thread is not None:
             attempt.thread.abandon()
-        log.attempt_abandoned(attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads)
+        log.attempt_abandoned(
+            attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads, **attempt.log_fields()
+        )
         self._submit_release(attempt)
         self._free_slot(attempt, holds_slot=True, has_stopped=False)
 

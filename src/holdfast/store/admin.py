@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.module import StoreModule, json_rows
 
 # Queues
@@ -54,6 +55,11 @@ class QueueStore(StoreModule):
     def count_unfinished(self) -> list[QueueStateCount]:
         """Count unfinished runs by queue and state."""
         return [QueueStateCount._make(row) for row in self._execute("read", "count_unfinished")]
+
+    def oldest_ready(self) -> dict[str, float]:
+        """Return by queue how long its oldest ready run has been ready, in seconds."""
+        rows = self._execute("stats", "read_oldest_ready")
+        return {queue: max(age, 0) / MICROS_PER_SECOND for queue, age in rows}
 
 
 # Tokens

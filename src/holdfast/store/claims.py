@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 import msgspec
 
 from holdfast.database import Row
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.limits import take_permits
 from holdfast.store.module import StoreContext, StoreModule, Tx, id_rows, in_batches, json_rows
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
@@ -267,6 +268,14 @@ class ClaimStore(StoreModule):
     def has_active(self, lanes: Collection[int]) -> bool:
         """Return whether anything in these lanes is ready or running, on any worker."""
         return bool(lanes) and bool(self._execute("claim", "has_active", lanes=_lane_rows(lanes)))
+
+    def waits(self, runs: Iterable[str]) -> dict[str, float]:
+        """Return how long claimed runs were ready before their claim, in seconds by id.
+
+        A run that has become ready again since then is left out.
+        """
+        rows = self._execute("pick", "read_waits", rows=id_rows(runs))
+        return {str(id): waited / MICROS_PER_SECOND for id, waited in rows if waited >= 0}
 
     def list_owned(self, session: str) -> list[OwnedRun]:
         """Return all runs whose row names the session."""

@@ -57,8 +57,13 @@ class Telemetry:
 
             self._metric_backends += (prometheus_metrics(),)
 
-    def measure(self, metric: str, value: float, **labels: str) -> None:
-        """Add to a counter or a histogram."""
+    def measure(
+        self, metric: str, value: float, names: tuple[str, str] | None = None, outcome: str | None = None
+    ) -> None:
+        """Add to a counter or a histogram. `names`: task and queue, within the limit of `NAMES`."""
+        labels: tuple[str, ...] = () if names is None else names
+        if outcome is not None:
+            labels = (*labels, outcome)
         for backend in self._metric_backends:
             backend.measure(metric, value, labels)
 

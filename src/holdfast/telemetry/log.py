@@ -1,7 +1,8 @@
 """Every line that Holdfast logs, in the form `event first=1 then="its fields"`.
 
 Lines about a run have the fields `task`, `run` and `attempt` and carry them as attributes of the record too, for
-handlers that write JSON (`log_format.py`). Lines about workers carry `session`. Never logged: arguments, results,
+handlers that write JSON (`log_format.py`). Lines about failures carry `trace_id` and `span_id` too if the attempt has a
+span, because they are logged after it has ended. Lines about workers carry `session`. Never logged: arguments, results,
 passwords.
 
 Levels: ERROR if an operator must act (a run failed permanently), WARNING to look into soon (retries, recovery), INFO
@@ -31,23 +32,23 @@ def attempt_released(run: str, task: str, attempt: int) -> None:
     _log_attempt(logging.DEBUG, "run released", run, task, attempt, {"reason": "worker stopping"})
 
 
-def attempt_failed(run: str, task: str, attempt: int, error: ErrorInfo, retry_in: float | None) -> None:
+def attempt_failed(run: str, task: str, attempt: int, error: ErrorInfo, retry_in: float | None, **span: str) -> None:
     if error.code == "bad_arguments":  # the message may show their values
         fields: dict[str, Any] = {"error": "the stored arguments don't match the task's signature"}
-        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields)
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields, **span)
     elif retry_in is None:
-        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, {"error": error})
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, {"error": error}, **span)
     else:
         fields = {"error": error, "retry_in": f"{retry_in:.1f}s"}
-        _log_attempt(logging.WARNING, "run failed", run, task, attempt, fields)
+        _log_attempt(logging.WARNING, "run failed", run, task, attempt, fields, **span)
 
 
-def attempt_crashed(run: str, task: str, attempt: int, error: object, *, final: bool) -> None:
+def attempt_crashed(run: str, task: str, attempt: int, error: object, *, final: bool, **span: str) -> None:
     if final:
         fields: dict[str, Any] = {"reason": "too many crashes", "error": error}
-        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields)
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields, **span)
     else:
-        _log_attempt(logging.WARNING, "run crashed and requeued", run, task, attempt, {"error": error})
+        _log_attempt(logging.WARNING, "run crashed and requeued", run, task, attempt, {"error": error}, **span)
 
 
 def options_unreadable(run: str, task: str, attempt: int, error: object) -> None:
@@ -60,9 +61,9 @@ def thread_not_started(run: str, task: str, attempt: int, error: object) -> None
     _log_attempt(logging.ERROR, "run released", run, task, attempt, fields)
 
 
-def result_discarded(run: str, task: str, attempt: int) -> None:
+def result_discarded(run: str, task: str, attempt: int, **span: str) -> None:
     fields: dict[str, Any] = {"reason": "run cancelled or lease lost"}
-    _log_attempt(logging.WARNING, "result discarded", run, task, attempt, fields)
+    _log_attempt(logging.WARNING, "result discarded", run, task, attempt, fields, **span)
 
 
 def attempt_suspended(run: str, task: str, attempt: int, kind: str) -> None:
@@ -73,32 +74,32 @@ def attempt_waiting_for_database(run: str, task: str, attempt: int, error: objec
     _log_attempt(logging.WARNING, "run is waiting for the database", run, task, attempt, {"error": error})
 
 
-def compensation_started(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
-    _log_attempt(logging.ERROR, "run failed, compensating", run, task, attempt, {"error": error})
+def compensation_started(run: str, task: str, attempt: int, error: ErrorInfo, **span: str) -> None:
+    _log_attempt(logging.ERROR, "run failed, compensating", run, task, attempt, {"error": error}, **span)
 
 
-def compensation_finished(run: str, task: str, attempt: int) -> None:
-    _log_attempt(logging.WARNING, "run compensated", run, task, attempt)
+def compensation_finished(run: str, task: str, attempt: int, **span: str) -> None:
+    _log_attempt(logging.WARNING, "run compensated", run, task, attempt, None, **span)
 
 
-def replay_drifted(run: str, task: str, attempt: int, steps: str) -> None:
+def replay_drifted(run: str, task: str, attempt: int, steps: str, **span: str) -> None:
     hint = "do the arguments include the current time or a random value?"
     event = "step arguments differ from the recorded ones, steps executed again"
-    _log_attempt(logging.WARNING, event, run, task, attempt, {"steps": steps, "hint": hint})
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"steps": steps, "hint": hint}, **span)
 
 
-def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int) -> None:
+def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int, **span: str) -> None:
     event = "attempt abandoned, the task ignored cancellation"
-    _log_attempt(logging.WARNING, event, run, task, attempt, {"lost_threads": lost_threads})
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"lost_threads": lost_threads}, **span)
 
 
-def attempt_still_running(run: str, task: str, attempt: int) -> None:
+def attempt_still_running(run: str, task: str, attempt: int, **span: str) -> None:
     event = "attempt cannot be stopped, its result will be discarded"
-    _log_attempt(logging.WARNING, event, run, task, attempt)
+    _log_attempt(logging.WARNING, event, run, task, attempt, None, **span)
 
 
-def result_not_stored(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
-    _log_attempt(logging.ERROR, "result could not be stored", run, task, attempt, {"error": error})
+def result_not_stored(run: str, task: str, attempt: int, error: ErrorInfo, **span: str) -> None:
+    _log_attempt(logging.ERROR, "result could not be stored", run, task, attempt, {"error": error}, **span)
 
 
 def deadline_exceeded(run: str, task: str, attempt: int) -> None:
@@ -106,11 +107,12 @@ def deadline_exceeded(run: str, task: str, attempt: int) -> None:
 
 
 def _log_attempt(
-    level: int, event: str, run: str, task: str, attempt: int, fields: dict[str, Any] | None = None
+    level: int, event: str, run: str, task: str, attempt: int, fields: dict[str, Any] | None = None, **span: str
 ) -> None:
+    """Log an event of an attempt. `span`: the ids of its span, as attributes of the record."""
     if logger.isEnabledFor(level):  # first: a busy worker finishes thousands of runs per second
         about: dict[str, Any] = {"task": task, "run": run, "attempt": attempt}
-        _log(level, event, about, **about, **(fields or {}))
+        _log(level, event, about | span, **about, **(fields or {}))
 
 
 # Workers

@@ -8,9 +8,8 @@ is a trace of its own with links to those runs.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -36,14 +35,19 @@ class OtelMetrics:
     def __init__(self) -> None:
         meter = metrics.get_meter("holdfast")
         self._record: dict[str, Callable[..., None]] = {}
+        self._attributes: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         for metric in METRICS.values():
             if metric.kind == "gauge":
                 meter.create_observable_gauge(metric.name, [_observer(metric)], metric.unit, metric.help)
             else:
                 self._record[metric.name] = _recorder(meter, metric)
 
-    def measure(self, metric: str, value: float, labels: Mapping[str, str]) -> None:
-        self._record[metric](value, labels)
+    def measure(self, metric: str, value: float, labels: tuple[str, ...]) -> None:
+        attributes = self._attributes.get((metric, labels))
+        if attributes is None:
+            names = [f"holdfast.{label}" for label in METRICS[metric].labels]
+            attributes = self._attributes[metric, labels] = dict(zip(names, labels, strict=True))
+        self._record[metric](value, attributes)
 
 
 def _recorder(meter: Meter, metric: MetricDefinition) -> Callable[..., None]:
@@ -58,6 +62,10 @@ def _recorder(meter: Meter, metric: MetricDefinition) -> Callable[..., None]:
 
 
 def _observer(metric: MetricDefinition) -> Callable[[CallbackOptions], Iterable[Any]]:
+    if metric.labels:
+        return lambda _options: [
+            Observation(age, {"holdfast.queue": queue}) for queue, age in GAUGES.oldest_ready().items()
+        ]
     return lambda _options: [Observation(GAUGES.total(metric.name))]
 
 
@@ -93,20 +101,34 @@ class Tracing:
         parent = SpanContext(number, number & LOW_BITS, is_remote=True, trace_flags=flags)
         return trace.set_span_in_context(NonRecordingSpan(parent))
 
-    def enqueue(self, task: str, runs: int) -> AbstractContextManager[Any]:
-        """Open a span for creating runs, which become its children."""
-        attributes = {"holdfast.task": task, "holdfast.runs": runs}
-        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
-            f"enqueue {task}", kind=SpanKind.PRODUCER, attributes=attributes
-        )
-        return span
+    @contextmanager
+    def enqueue(self, task: str, queue: str | None, runs: int) -> Iterator[Callable[[str], None]]:
+        """Open a span for creating runs, which become its children; yield a function that takes the id of one run."""
+        attributes = {**_messaging("enqueue", "send", queue), "holdfast.task": task, "holdfast.runs": runs}
+        if runs != 1:
+            attributes["messaging.batch.message_count"] = runs
+
+        def created(run: str) -> None:
+            span.set_attributes({"holdfast.run": run, "messaging.message.id": run})
+
+        with self._producer(f"enqueue {task}", attributes) as span:
+            yield created
 
     def emit(self, event: str) -> AbstractContextManager[Any]:
         """Open a span for an emit from outside a run; runs that waited for the event link to it."""
-        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
-            f"emit {event}", kind=SpanKind.PRODUCER, attributes={"holdfast.event": event}
-        )
-        return span
+        return self._producer(f"emit {event}", {"holdfast.event": event})
+
+    @contextmanager
+    def _producer(self, name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
+        """Open a span that records the type of an exception, but not its message, which may contain secrets."""
+        with self._tracer.start_as_current_span(
+            name, None, SpanKind.PRODUCER, attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                _set_error(span, type(error).__qualname__)
+                raise
 
     def attempt(
         self, run: str, task: str, stored: Mapping[str, str] | None, claim: Any, attributes: Mapping[str, Any]
@@ -116,7 +138,13 @@ class Tracing:
         if parent is None or not trace.get_current_span(parent).get_span_context().is_valid:
             parent = self._root_context(run, task)
         links = [] if claim is None else [Link(claim)]
-        span = self._tracer.start_span(task, parent, SpanKind.CONSUMER, attributes, links)
+        queue = attributes["holdfast.queue"]
+        messaging = {
+            **_messaging("run", "process", queue),
+            "messaging.message.id": run,
+            "messaging.client.id": attributes["holdfast.worker"],
+        }
+        span = self._tracer.start_span(task, parent, SpanKind.CONSUMER, {**messaging, **attributes}, links)
         contexts.attach(trace.set_span_in_context(span, parent))
         return span
 
@@ -131,8 +159,15 @@ class Tracing:
 
     def end(self, span: Any, error: str | None) -> None:
         if error is not None:
-            span.set_status(StatusCode.ERROR, error)
+            _set_error(span, error)
         span.end()
+
+    def log_fields(self, span: Any) -> dict[str, str]:
+        """Return the ids of a span as log lines have them."""
+        context = span.get_span_context()
+        if not context.is_valid:
+            return {}
+        return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
     def link(self, span: Any, stored: Mapping[str, str]) -> None:
         """Link an open span to a stored context."""
@@ -140,10 +175,26 @@ class Tracing:
         if other.is_valid:
             span.add_link(other)
 
-    def batch(self, name: str, started: int, attributes: Mapping[str, int], spans: Iterable[SpanContext]) -> Any:
+    def claim(self, started: int, runs: int, spans: Iterable[SpanContext]) -> SpanContext:
+        """Record a claim; see `batch`."""
+        attributes = {
+            **_messaging("claim", "receive", None),
+            "messaging.batch.message_count": runs,
+            "holdfast.runs": runs,
+        }
+        return self.batch("claim", SpanKind.CLIENT, started, attributes, spans)
+
+    def commit(self, started: int, commands: int, runs: int, spans: Iterable[SpanContext]) -> None:
+        """Record a commit; see `batch`."""
+        attributes = {"holdfast.commands": commands, "holdfast.runs": runs}
+        self.batch("commit", SpanKind.INTERNAL, started, attributes, spans)
+
+    def batch(
+        self, name: str, kind: SpanKind, started: int, attributes: Mapping[str, Any], spans: Iterable[SpanContext]
+    ) -> SpanContext:
         """Record a span that served many runs, from `started` (nanoseconds) to now; return its context."""
         links: Sequence[Link] = [Link(span) for span in islice(spans, MAX_LINKS)]
-        span = self._tracer.start_span(name, contexts.Context(), SpanKind.INTERNAL, attributes, links, started)
+        span = self._tracer.start_span(name, contexts.Context(), kind, attributes, links, started)
         span.end()
         return span.get_span_context()
 
@@ -153,7 +204,18 @@ class Tracing:
         return trace.get_current_span(parent).get_span_context()
 
 
-def now() -> int:
-    """Return the time in nanoseconds, as spans take it."""
+def _messaging(name: str, kind: str, queue: str | None) -> dict[str, Any]:
+    """Return the attributes of OpenTelemetry's conventions for messaging systems."""
+    attributes = {
+        "messaging.system": "holdfast",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+    if queue:
+        attributes["messaging.destination.name"] = queue
+    return attributes
 
-    return time.time_ns()
+
+def _set_error(span: Any, error: str) -> None:
+    span.set_status(StatusCode.ERROR, error)
+    span.set_attribute("error.type", error)

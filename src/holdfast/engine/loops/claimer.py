@@ -259,10 +259,16 @@ class Claimer(Loop):
             self._runner.start(attempts)
             raise
         self.empty_rounds = 0
-        all_started = self._runner.start(attempts)
+        all_started = self._start(attempts)
         self._mark_busy(session)
         self._isolation.poll()
         return 0.0 if all_started else POLL_INTERVAL_S
+
+    def _start(self, attempts: list[Attempt]) -> bool:
+        all_started = self._runner.start(attempts)
+        if self.telemetry is not None:
+            self.telemetry.started(attempts)
+        return all_started
 
     # Which lanes get how many slots
 

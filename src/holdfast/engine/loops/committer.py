@@ -260,7 +260,9 @@ class Committer(Loop):
                 continue
             self.ended_attempts += 1
             info = error_from_json(end.error or "")
-            log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, info, final=end.id in failed)
+            log.attempt_crashed(
+                end.id, attempt.task.name, attempt.claim.attempt, info, final=end.id in failed, **attempt.log_fields()
+            )
         self._state.remove(attempt for attempt, _ in ends)
 
     def _write_ends_bisecting(
@@ -279,7 +281,7 @@ class Committer(Loop):
     def _write_as_failed(self, session: str, attempt: Attempt, end: AttemptEnd, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
         info = describe_exception(error)
-        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info)
+        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
         failed = replace(
             end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
@@ -288,7 +290,8 @@ class Committer(Loop):
         except Exception as again:
             if not is_data_error(again):
                 raise
-            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            info = describe_exception(again)
+            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
             recorded = EndedClaims()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.still_running else [attempt])
@@ -304,7 +307,7 @@ class Committer(Loop):
 
         If the run ended in the database while its code was still running here, it is released now.
         """
-        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt, **attempt.log_fields())
         if attempt.stopped:
             self._queue.submit(PendingEnd(attempt, None))
 
@@ -316,21 +319,24 @@ class Committer(Loop):
             self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
-            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+            steps = ", ".join(decode(end.drift)["steps"])
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, steps, **attempt.log_fields())
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
             log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+            error = error_from_json(end.error or "")
+            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error, **attempt.log_fields())
         elif end.kind == "undone":
-            log.compensation_finished(claim.id, attempt.task.name, claim.attempt)
+            log.compensation_finished(claim.id, attempt.task.name, claim.attempt, **attempt.log_fields())
             if end.state == "failed":
                 self._on_failed(claim.id)
         elif end.kind == "handed_back":
             log.attempt_released(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
-            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
+            error = error_from_json(end.error or "")
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error, retry_in, **attempt.log_fields())
             if end.kind == "failed":
                 self._on_failed(claim.id)
