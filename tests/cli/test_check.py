@@ -46,21 +46,84 @@ def test_code_that_does_the_same_passes(shell, voyages, deploy):
         assert result.stderr == ""
 
 
-def test_differences_name_their_location_and_exit_with_1(shell, voyages, deploy):
-    result = shell("check", "--app", deploy('    await ctx.sleep(0, name="tide")\n'))
-    assert result.exit_code == 1
-    lines = result.stdout.splitlines()
-    assert lines == [
-        f"  {voyages.task}  1 unfinished run",
-        "    sleep tide: is recorded, but no longer in the code",
+ADDED = "    await ctx.step(str, 1, name='note')\n"
+
+
+ELSEWHERE = "if it belongs to another app, --ignore it"
+UNKNOWN = "the code needs the result of step note, which isn't recorded"
+WAITS = "the run waits for it, but the code would continue with message telegrams, event lighthouse-Brest"
+
+
+@pytest.mark.parametrize(
+    ("change", "exit_code", "severity", "differences", "summary"),
+    [
+        (
+            ("    await ctx.sleep(0", f"{ADDED}    await ctx.sleep(0"),
+            0,
+            "harmless",
+            ["note: isn't recorded: the code would start it before it continues as recorded"],
+            "would differ harmlessly",
+        ),
+        (
+            ('    await ctx.sleep(0, name="tide")\n', ""),
+            0,
+            "harmless",
+            ["sleep tide: is recorded, but no longer in the code"],
+            "would differ harmlessly",
+        ),
+        (
+            ("    await ctx.map(", "    if await ctx.step(str, 1, name='note'): pass\n    await ctx.map("),
+            3,
+            "can't be checked",
+            [f"map row: is recorded, but the code does note first, and what follows can't be checked: {UNKNOWN}"],
+            "can't be checked",
+        ),
+        (
+            ("[0, 1, 2]", "[0, 1, 3]"),
+            4,
+            "repeats an effect",
+            [
+                "map row: the code calls it with other arguments, so it would run again",
+                "join row: is recorded, but no longer in the code",
+            ],
+            "would repeat an effect",
+        ),
+        (
+            ('"orders", timeout', '"telegrams", timeout'),
+            5,
+            "can't continue",
+            [f"message orders: {WAITS}; nothing else wakes the run before its timeout"],
+            "can't continue",
+        ),
+    ],
+)
+def test_differences_name_their_location_and_severity(
+    shell, voyages, deploy, change, exit_code, severity, differences, summary
+):
+    result = shell("check", "--app", deploy(*change))
+    module = voyages.task.partition(".")[0]
+    assert result.stdout.replace(f"{module}.row", "row").splitlines() == [
+        f"  {voyages.task}  1 unfinished run  {severity}",
+        *(f"    {difference}" for difference in differences),
         f"    {voyages.waiting}  waiting",
-        "1 of 2 unfinished runs would behave differently",
+        f"2 unfinished runs: 1 {summary}, 1 would continue as before",
     ]
+    assert result.exit_code == exit_code
+
+
+def test_a_renamed_step_repeats_an_effect(shell, voyages, deploy):
+    app = deploy("ctx.step(load, EVIL", "ctx.step(load, EVIL, name='fill'")
+    result = shell("check", "--app", app, "--limit", "1")
+    assert result.exit_code == 4
+    assert (
+        "    load: is recorded, but the code runs fill with the same arguments, so it would run again; if it was "
+        'renamed, give it name="load"'
+    ) in result.stdout
 
 
 def test_missing_compensations_are_reported_for_undoing_runs(shell, voyages, deploy):
     result = shell("check", "--app", deploy(", undo=unload"))
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert f"{voyages.undoing}  undoing" in result.stdout
     assert "its compensation is no longer in the code" in result.stdout
 
@@ -68,14 +131,15 @@ def test_missing_compensations_are_reported_for_undoing_runs(shell, voyages, dep
 def test_as_json_there_is_every_run_with_its_findings(shell, voyages, deploy):
     app = deploy('ctx.receive("orders", timeout=3600)', 'ctx.receive("telegrams")')
     result = shell("check", "--app", app, "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     report = json.loads(result.stdout)
     assert (report["checked"], report["same"], report["unknown"], report["unchecked"]) == (2, 1, {}, [])
+    assert (report["severity"], report["elsewhere"]) == ("blocked", {})
     (run,) = report["different"]
     assert (run["id"], run["task"], run["state"]) == (str(voyages.waiting), voyages.task, "waiting")
     (finding,) = run["findings"]
     assert (finding["kind"], finding["where"], finding["key"]) == ("wait", "message orders", "$message:orders#1")
-    assert "message telegrams" in finding["text"]
+    assert finding["severity"] == run["severity"] == "blocked"
 
 
 def test_output_of_task_code_goes_to_stderr(shell, voyages, deploy):
@@ -87,14 +151,28 @@ def test_output_of_task_code_goes_to_stderr(shell, voyages, deploy):
 def test_hanging_replay_times_out(shell, voyages, deploy):
     app = deploy(LOADED, f"    import asyncio; await asyncio.Event().wait()\n{LOADED}")
     result = shell("check", "--app", app, "--timeout", "0.1", "--limit", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "within 0.1 s" in result.stdout
 
 
+def test_a_task_that_was_renamed_without_an_alias_is_found(shell, voyages, deploy):
+    new = f"{voyages.task}s"
+    app = deploy(f"{RETRY}\nasync def sail", f"@app.task(name='{new}')\nasync def sails")
+    result = shell("check", "--app", app)
+    assert result.exit_code == 5
+    alias = f'aliases=["{voyages.task}"]'
+    assert result.stdout.splitlines() == [
+        f"  {voyages.task}  2 unfinished runs  can't continue",
+        f"    no app declares this task: if its new name is {new}, declare that with {alias}; {ELSEWHERE}",
+        "2 unfinished runs: 2 can't continue",
+    ]
+    assert shell.json("check", "--app", app, "--ignore", "voyage*")["elsewhere"] == {voyages.task: 2}
+
+
 def test_runs_of_other_apps_are_noted_and_no_failure(shell, voyages, shop):
-    result = shell("check", "--app", shop, "--url", voyages.url)
+    result = shell("check", "--app", shop, "--url", voyages.url, "--ignore", "voyage*.sail")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"not checked: 2 unfinished runs of {voyages.task}, which this app doesn't declare" in result.stderr
+    assert f"not checked: 2 unfinished runs of {voyages.task}, a task of another app" in result.stderr
 
 
 def test_a_task_can_be_chosen_and_must_be_known(shell, voyages):
@@ -110,7 +188,9 @@ def test_check_without_unfinished_runs_passes(shell, shop, empty):
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no unfinished runs of durable functions\n"
     report = shell.json("check", "--app", shop, "--url", empty)
-    assert report == {"checked": 0, "same": 0, "different": [], "unchecked": [], "unknown": {}}
+    assert report == {
+        "severity": None, "checked": 0, "same": 0, "different": [], "unchecked": [], "unknown": {}, "elsewhere": {},
+    }  # fmt: skip
 
 
 def test_database_without_tables_stays_without_tables(shell, shop, database_url):
@@ -129,10 +209,10 @@ def test_runs_with_the_same_difference_are_grouped(shell, voyages, deploy):
     voyages.work()
     app = deploy('    await ctx.sleep(0, name="tide")\n')
     lines = shell("check", "--app", app).stdout.splitlines()
-    assert lines[0] == f"  {voyages.task}  6 unfinished runs"
+    assert lines[0] == f"  {voyages.task}  6 unfinished runs  harmless"
     assert lines[-2:] == [
         "    … and 3 more (--json lists all)",
-        "6 of 6 unfinished runs would behave differently",
+        "6 unfinished runs: 6 would differ harmlessly",
     ]
     assert len(json.loads(shell("check", "--app", app, "--json").stdout)["different"]) == 6
 

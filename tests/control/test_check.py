@@ -26,14 +26,21 @@ from tests.support.replay_versions import (
     walk_and_fall,
     walk_and_raise,
     walk_and_wait_by_itself,
+    walk_in_circles,
     walk_in_two_ways,
     walk_no_more,
     walk_otherwise,
+    walk_renamed,
     walk_renamed_later,
+    walk_replaced,
     walk_to_dusk,
     walk_to_the_end,
+    walk_with_a_condition,
     walk_with_arguments,
     walk_with_more,
+    walk_with_renamed_results,
+    walk_with_results,
+    walk_with_two_more,
     walk_without_second,
     walk_without_undo,
 )
@@ -58,28 +65,61 @@ def test_unchanged_run_is_only_counted(database_url, begun, body):
 @pytest.mark.parametrize(
     ("body", "differences"),
     [
-        (walk_without_second, [("removed", "second")]),
-        (walk_with_more, [("instead", "second")]),
-        (walk_otherwise, [("drift", "second")]),
-        (walk_and_raise, [("raised", "second")]),
-        (walk_and_fall, [("raised", "event dawn")]),
-        (walk_to_dusk, [("wait", "event dawn")]),
-        (walk_to_the_end, [("wait", "event dawn")]),
-        (walk_in_two_ways, [("added", "new")]),
-        (walk_without_undo, [("undo", "second")]),
-        (walk_with_arguments, [("arguments", "arguments")]),
-        (walk_no_more, [("not_durable", "task")]),
+        (walk_with_more, [("added", "new", "harmless")]),
+        (walk_with_two_more, [
+            ("added", "look", "harmless"), ("added", "spawn child", "harmless"), ("added", "note", "harmless"),
+            ("added", "sleep", "harmless"),
+        ]),
+        (walk_in_two_ways, [("added", "new", "harmless")]),
+        (walk_otherwise, [("drift", "second", "repeats")]),
+        (walk_renamed, [("renamed", "second", "repeats")]),
+        (walk_replaced, [("instead", "second", "repeats")]),
+        (walk_in_circles, [("instead", "second", "repeats"), ("wait", "event dawn", "blocked")]),
+        (walk_and_raise, [("raised", "second", "blocked")]),
+        (walk_and_fall, [("raised", "event dawn", "blocked")]),
+        (walk_to_dusk, [("wait", "event dawn", "blocked")]),
+        (walk_to_the_end, [("wait", "event dawn", "blocked")]),
+        (walk_without_second, [("undo", "second", "blocked")]),
+        (walk_without_undo, [("undo", "second", "blocked")]),
+        (walk_with_arguments, [("arguments", "arguments", "blocked")]),
+        (walk_no_more, [("not_durable", "task", "blocked")]),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_differences_name_their_location(database_url, body, differences):
+)  # fmt: skip
+def test_differences_name_their_location_and_severity(database_url, body, differences):
     id = begin(database_url, walk)
     with Deployed(database_url, body) as new:
         report = new.check()
     (run,) = report.different
     assert (run.id, run.task, run.state) == (id, "walk", "waiting")
-    assert [(finding.kind, finding.where) for finding in run.findings] == differences
+    assert [(finding.kind, finding.where, finding.severity) for finding in run.findings] == differences
     assert (report.checked, report.same) == (1, 0)
+    assert run.severity == report.severity == differences[-1][2]
+
+
+def test_what_depends_on_a_renamed_step_would_run_again_too(database_url, ledger):
+    begin(database_url, walk_with_results)
+    assert found(database_url, walk_with_results) == []
+    with Deployed(database_url, walk_with_renamed_results) as new:
+        (run,) = new.check().different
+    assert [(finding.kind, finding.where, "may" in finding.text) for finding in run.findings] == [
+        ("renamed", "first", False), ("drift", "second", True), ("drift", "third", True),
+        ("drift", "spawn child", False), ("removed", "join child", False),
+    ]  # fmt: skip
+    assert ledger.lines() == ["act 1", "act 1", "act 1"]
+
+
+def test_code_that_needs_the_result_of_a_new_step_cannot_be_checked(database_url):
+    begin(database_url, walk)
+    with Deployed(database_url, walk_with_a_condition) as new:
+        report = new.check()
+    (run,) = report.unchecked
+    assert (report.severity, report.different) == ("unchecked", [])
+    assert [(finding.kind, finding.where) for finding in run.findings] == [("unchecked", "second")]
+    assert run.findings[0].text == (
+        "is recorded, but the code does look first, and what follows can't be checked: the code needs the result of "
+        "step look, which isn't recorded; it would run again if look is its new name"
+    )
 
 
 @pytest.mark.parametrize("body", [walk_and_wait_by_itself, walk_and_block])
@@ -89,7 +129,9 @@ def test_endless_replay_is_aborted(database_url, ledger, body):
     assert "went on" not in ledger.lines()
 
 
-@pytest.mark.parametrize("body", [walk, walk_without_second, walk_with_more, walk_in_two_ways, walk_and_raise])
+@pytest.mark.parametrize(
+    "body", [walk, walk_without_second, walk_with_two_more, walk_in_two_ways, walk_renamed, walk_and_raise]
+)
 def test_no_step_is_run_and_nothing_is_written(database_url, ledger, body):
     begin(database_url, walk)
     before, done = dump(database_url), ledger.lines()
@@ -121,6 +163,19 @@ def plain_walk_with_more(ctx: SyncContext) -> None:
     ctx.step(act, 2, name="second")
 
 
+def plain_walk_renamed(ctx: SyncContext) -> None:
+    ctx.step(act, 1, name="erster")
+    ctx.step(act, 2, name="second")
+    ctx.sleep(3600, name="night")
+
+
+def plain_walk_with_a_condition(ctx: SyncContext) -> None:
+    ctx.step(act, 1, name="first")
+    if ctx.step(act, 2, name="look"):
+        ctx.step(act, 2, name="second")
+    ctx.sleep(3600, name="night")
+
+
 def plain_walk_and_block(ctx: SyncContext) -> None:
     ctx.step(act, 1, name="first")
     block()
@@ -131,7 +186,9 @@ def plain_walk_and_block(ctx: SyncContext) -> None:
     [
         (plain_walk, []),
         (plain_walk_without_first, [("removed", "first")]),
-        (plain_walk_with_more, [("instead", "second")]),
+        (plain_walk_with_more, [("added", "new"), ("wait", "sleep night")]),
+        (plain_walk_renamed, [("renamed", "first")]),
+        (plain_walk_with_a_condition, [("unchecked", "second")]),
         (plain_walk_and_block, [("timeout", "second")]),
     ],
 )

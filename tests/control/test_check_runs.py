@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Graph, Holdfast
 from holdfast.control import Control
 from holdfast.errors import ConfigError, UnknownTask
 from tests.support.durable import drain
 from tests.support.ledger import Ledger
-from tests.support.replay_versions import Deployed, Effects, act, begin, found, walk, walk_to_dusk, walk_without_second
+from tests.support.replay_versions import (
+    Deployed,
+    Effects,
+    act,
+    act_child,
+    begin,
+    found,
+    walk,
+    walk_to_dusk,
+    walk_without_second,
+)
 from tests.support.wait_until import wait_until
 
 
@@ -38,13 +48,33 @@ def test_only_unfinished_runs_that_have_begun_are_replayed_and_jobs_are_not(data
     assert [run.id for run in report.different] == [waits]
 
 
-def test_runs_of_tasks_that_this_app_does_not_have_are_counted_and_no_failure(database_url):
+def test_runs_of_tasks_that_no_app_declares_cannot_continue(database_url):
     begin(database_url, walk)
     begin(database_url, walk)
     with Deployed(database_url, None) as new:
-        new.app.remote("job.elsewhere").enqueue(1)
+        new.app.remote("job.renamed").enqueue(1)  # hasn't begun
+        new.child.enqueue(1)
+        graph = Graph("only-nodes-have-code")
+        graph.add(new.child, 1, name="node")
+        new.app.submit(graph)
         report = new.check()
-    assert (report.checked, report.different, report.unknown) == (0, [], {"walk": 2})
+        assert (report.checked, report.different, report.severity) == (0, [], "blocked")
+        assert (report.unknown, report.elsewhere) == ({"job.renamed": 1, "walk": 2}, {})
+        report = new.check(ignore=["job.*", "wal?"])
+        assert (report.unknown, report.elsewhere) == ({}, {"job.renamed": 1, "walk": 2})
+        assert report.severity is None
+        assert new.check(task="child").unknown == {}
+
+
+def test_tasks_of_other_apps_are_known_by_their_workers(database_url):
+    with Deployed(database_url, walk, "stroll") as this, Holdfast(database_url) as other:
+        other.task(name="bill")(act_child)
+        this.app.remote("bill").options(delay=60).enqueue(1)
+        this.app.remote("walk").options(delay=60).enqueue()
+        with other.worker(), Deployed(database_url, walk) as before, before.app.worker():
+            report = this.check()
+        assert (report.unknown, report.elsewhere) == ({"walk": 1}, {"bill": 1}), "the previous release has child, too"
+        assert this.check().unknown == {"bill": 1, "walk": 1}
 
 
 def test_check_accepts_limit_and_reports_progress(database_url):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Context, Retry
+from holdfast import Context, Retry, SyncContext
 from holdfast.errors import ConfigError, TaskError
 from tests.support.durable import drain, kinds, state
 
@@ -95,6 +95,86 @@ def test_a_step_with_other_arguments_is_a_new_step_and_the_history_reports_drift
     [entry] = [entry for entry in run.history() if entry.kind == "drift"]
     assert entry.data == {"steps": {"note": [key]}}
     assert kinds(run) == ["enqueued", "started", "waiting", "resumed", "drift", "done"]
+
+
+@pytest.mark.parametrize("waits_again", [False, True])
+def test_a_renamed_step_is_recorded_as_drift_when_it_runs_again(release, effects, ledger, caplog, waits_again):
+    async def before(ctx):
+        await ctx.step(effects.note, "ada", name="charge")
+        await ctx.step(effects.note, "ada", name="mail")
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        await ctx.step(effects.note, "ada", name="charge_card")
+        await ctx.step(effects.note, "ada", name="mail")
+        await ctx.wait_for("go")
+        await ctx.step(effects.note, "bob", name="ship")
+        if waits_again:
+            await ctx.wait_for("end")
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    key = next(step.key for step in app.store.queries.steps(str(run.id)))
+    app.emit("go")
+    app = release.deploy(after)
+    drain(app)
+    drift = {"steps": {"charge": [key]}, "renamed": {"charge": "charge_card"}}
+    assert ledger.counts() == {"ada": 3, "bob": 1}
+    assert kinds(run)[4:] == ["drift", "waiting" if waits_again else "done"]
+    assert [entry.data for entry in run.history() if entry.kind == "drift"] == [drift]
+    (record,) = [record.getMessage() for record in caplog.records if "under another name" in record.getMessage()]
+    assert "step=charge_card recorded=charge hint='if it was renamed, give it name=\"charge\"'" in record
+    if waits_again:
+        app.emit("end")
+        drain(app)
+        assert kinds(run).count("drift") == 1, "it didn't run again"
+
+
+def test_a_renamed_step_of_a_sync_function_is_recorded_as_drift(make_app, effects, ledger):
+    def deploy(name: str):
+        app = make_app()
+
+        @app.task(name="work", retry=ONCE)
+        def work(ctx: SyncContext) -> None:
+            ctx.step(effects.note, "ada", name=name)
+            ctx.wait_for("go")
+            ctx.wait_for("end")
+
+        return app, work
+
+    app, work = deploy("charge")
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(deploy("charge_card")[0])
+    (entry,) = [entry for entry in run.history() if entry.kind == "drift"]
+    assert (state(run), entry.data["renamed"]) == ("waiting", {"charge": "charge_card"})
+
+
+def test_steps_that_the_code_has_not_reached_yet_are_no_drift(release, effects, ledger):
+    async def before(ctx):
+        await ctx.step(effects.note, "ada", name="charge")
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        await ctx.step(effects.note, "ada", name="check")
+        await ctx.step(effects.note, "bob", name="charge")
+        await ctx.wait_for("checked")
+        await ctx.step(effects.note, "ada", name="charge")
+        await ctx.wait_for("go")
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    app.emit("go")
+    app = release.deploy(after)
+    drain(app)
+    app.emit("checked")
+    drain(app)
+    assert state(run) == "done"
+    assert "drift" not in kinds(run)
+    assert ledger.counts() == {"ada": 2, "bob": 1}
 
 
 def test_a_sleep_for_what_is_left_until_a_time_ends(timed_app, clock, ledger):

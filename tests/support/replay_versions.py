@@ -61,6 +61,10 @@ class Deployed:
         return Control(self.app.store, self.app.registry).check.run(**{"timeout": 20, **asked})
 
 
+def remote_child() -> Any:
+    return Holdfast("sqlite:///:memory:").remote("child")
+
+
 def act_child(n: int) -> int:
     return n * 10
 
@@ -78,7 +82,8 @@ def found(url: str, body: Body | None, **asked: Any) -> list[tuple[str, str]]:
     with Deployed(url, body) as new:
         report = new.check(**asked)
     assert report.checked == 1
-    return [(finding.kind, finding.where) for run in report.different for finding in run.findings]
+    runs = [*report.different, *report.unchecked]
+    return [(finding.kind, finding.where) for run in runs for finding in run.findings]
 
 
 def dump(url: str) -> dict[str, list[Any]]:
@@ -120,6 +125,60 @@ async def walk_with_more(ctx: Context) -> None:
     await ctx.step(act, 9, name="new")
     await ctx.step(act, 2, name="second", undo=undo)
     await ctx.wait_for("dawn")
+
+
+async def walk_with_two_more(ctx: Context) -> None:
+    """Add steps with the arguments of the recorded one that follows; use only parts of their results."""
+    await ctx.step(act, 1, name="first")
+    about = await ctx.step(act, 2, name="look")
+    run = await ctx.spawn(remote_child(), 7)
+    await ctx.step(act, [about.x["y"], await ctx.join(run)], name="note")
+    await ctx.sleep(60)
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+
+
+async def walk_with_a_condition(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    if await ctx.step(act, 2, name="look"):
+        await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+
+
+async def walk_renamed(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    second = await ctx.step(act, 2, name="zweiter", undo=undo)
+    await ctx.wait_for("dawn")
+    return await ctx.step(act, second, name="third")
+
+
+async def walk_replaced(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, 2, name="twice", undo=undo)
+    await ctx.wait_for("dawn")
+
+
+async def walk_with_results(ctx: Context) -> None:
+    first = await ctx.step(act, 1, name="first")
+    second = await ctx.step(act, first, name="second")
+    await ctx.step(act, second, name="third")
+    await ctx.call(remote_child(), 3)
+    await ctx.wait_for("dawn")
+
+
+async def walk_with_renamed_results(ctx: Context) -> None:
+    first = await ctx.step(act, 1, name="erster")
+    second = await ctx.step(act, first, name="second")
+    await ctx.step(act, second, name="third")
+    await ctx.call(remote_child(), 4)
+    await ctx.wait_for("dawn")
+
+
+async def walk_in_circles(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    while True:
+        await ctx.step(act, 5, name="round")
+        await ctx.sleep(60)
 
 
 async def walk_otherwise(ctx: Context) -> None:

@@ -1,60 +1,63 @@
 """Check whether unfinished runs would continue with the current code as with the code that started them.
 
-A replay runs the function against its recorded history, without running steps and without writing. Each branch stops at
-the first operation that isn't recorded. When all branches have stopped or the function has returned, two things reveal
-a difference: recorded checkpoints that the code didn't request, and waits of the run that the code no longer waits for.
-Code outside steps does run.
+Each run is replayed (`run_replay.py`) and its differences are judged: whether they are harmless, repeat an effect, or
+keep the run from continuing. `docs/cli.md` explains the result.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn, TypeAlias
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from holdfast.engine.attempt import Attempt
-from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.control.run_replay import CannotCheck, ReadOnlyRunFactory, ReadOnlyServices, RunReplay, SkippingPlans
+from holdfast.control.workers import WorkerControl
 from holdfast.engine.durable.executor import Arguments, ReplayOutcome, missing_undos
-from holdfast.engine.durable.history import RecordedHistory
-from holdfast.engine.durable.plans import OperationPlans
-from holdfast.engine.durable.sync_executor import SyncExecutor
-from holdfast.engine.services import ClientServices
-from holdfast.engine.threads import ThreadCall, ThreadPool
-from holdfast.errors import HoldfastError, TaskError
+from holdfast.engine.durable.history import RecordedHistory, renamed_to
+from holdfast.errors import HoldfastError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.failure import describe_exception
-from holdfast.model.payloads import Payloads
-from holdfast.model.step_keys import key_label
-from holdfast.store import NewRun, Store
-from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken
-from holdfast.store.rows import NewGraph
+from holdfast.model.step_keys import key_identity, key_label
+from holdfast.store import Store
+from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait
 from holdfast.store.run_queries import UnfinishedClaim, UnfinishedRow
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
+Severity: TypeAlias = Literal["harmless", "unchecked", "repeats", "blocked"]
+"""Harmless; can't be checked; repeats an effect; can't continue. From the least to the most severe."""
+
+SEVERITIES: tuple[Severity, ...] = ("harmless", "unchecked", "repeats", "blocked")
+
 DifferenceKind: TypeAlias = Literal[
+    "added",  # the code would start something new
+    "removed",  # recorded, but no longer in the code
+    "drift",  # recorded with other arguments
+    "renamed",  # recorded under another name
+    "instead",  # recorded, but the code does something else
     "arguments",  # the stored arguments don't match the signature
     "not_durable",  # the task is no longer a durable function
-    "removed",  # recorded, but no longer in the code
-    "instead",  # recorded, but the code does something else first
-    "drift",  # recorded with other arguments
     "raised",  # the code raises where the recorded run continued
     "wait",  # the code no longer waits for what the run waits for
-    "added",  # the code would start something new although the run only waits
     "undo",  # a compensation is no longer in the code
     "timeout",  # the replay didn't finish
     "unchecked",  # the replay couldn't continue
 ]
 
-CLEANUP_S = 1.0
-"""Time beyond its timeout that a replay gets for cleanup."""
-SIGNAL_INTERVAL_S = 0.5
-"""A Ctrl-C right before a wait doesn't end that wait, so waits are short."""
+_SEVERITY_OF: dict[DifferenceKind, Severity] = {
+    "added": "harmless", "removed": "harmless",
+    "drift": "repeats", "renamed": "repeats", "instead": "repeats",
+    "timeout": "unchecked", "unchecked": "unchecked",
+}  # fmt: skip
+"""All others are `blocked`."""
+
+_EFFECTS = ("$spawn:", "$map:", "$submit:", "$enqueue:", "$emit:")
+"""Operations besides steps that have an effect outside the run."""
+_WOKEN_BY_OTHERS = ("$event:", "$message:")
+"""Waits that only someone else ends: if the code no longer knows them, the run stays where it is."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -65,233 +68,190 @@ class Difference(msgspec.Struct, frozen=True):
     """The label of the step or wait."""
     text: str
     key: str | None = None
+    severity: Severity = "blocked"
 
 
-class CannotCheck(BaseException):
-    """The code uses something that a replay can't provide. A BaseException, so that task code doesn't catch it."""
+def _difference(kind: DifferenceKind, where: str, text: str, key: str | None = None) -> Difference:
+    return Difference(kind, where, text, key, _SEVERITY_OF.get(kind, "blocked"))
 
 
-class ChildHandle:
-    """The handle of a child within a replay: it can be joined, nothing else."""
-
-    def __init__(self, id: UUID, task: str) -> None:
-        self.id = id
-        self.task = task
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChildHandle) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.task}>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise CannotCheck(f"the code uses .{name} of another run outside a step")
-
-
-class ReadOnlyRunFactory:
-    """The client services of a replay; they create nothing."""
-
-    def __init__(self, registry: Registry, payloads: Payloads) -> None:
-        self._registry = registry
-        self._payloads = payloads
-
-    def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
-        raise _refusal("create a run")
-
-    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
-        raise _refusal("create a graph")
-
-    def pack(self, text: str, what: str) -> str:
-        return self._payloads.pack(text, what)
-
-    def unpack(self, text: str) -> str:
-        return self._payloads.unpack(text)
-
-    def trace(self) -> str | None:
-        """Return no trace context: the replay creates nothing."""
-
-    def handle(self, id: UUID, task: str) -> ChildHandle:
-        return ChildHandle(id, task)
-
-    def decode_result(self, task: str, text: str) -> Any:
-        return self._registry.decode_result(task, self.unpack(text))
-
-    def wake_result_waiters(self) -> None:
-        """Do nothing: no run ends in a replay."""
-
-
-class ReadOnlyServices:
-    """The worker services of a replay; they only read."""
-
-    def __init__(self, store: Store, client: ClientServices) -> None:
-        self.store = store
-        self.client = client
-
-    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
-        """Run a call in a thread that ends with the call."""
-        threads = ThreadPool()
-        handle = threads.run(call)
-        threads.close()
-        return handle
-
-    def has_free_slots(self) -> bool:
-        return True
-
-    def read(self, attempt: Any, read: Callable[[], Any]) -> Any:  # noqa: ARG002
-        return read()
-
-    def submit(self, write: Any) -> NoReturn:
-        raise _refusal(f"write {type(write.command).__name__}")
-
-    def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
-        raise _refusal("wait")
-
-    def stop(self, attempt: Any, order: Any) -> NoReturn:  # noqa: ARG002
-        raise _refusal(f"end by {order}")
-
-    def transact(self, attempt: Any, command: Any, work: Any) -> NoReturn:  # noqa: ARG002
-        raise _refusal("run a transaction")
-
-
-def _refusal(what: str) -> TaskError:
-    return TaskError(f"the check tried to {what}; this is a bug in Holdfast")
-
-
-class RunReplay:
-    """Replays one run, and compares the outcome with its recorded history."""
+class RunComparison:
+    """Compares one run with the current code."""
 
     def __init__(
         self,
         services: ReadOnlyServices,
-        task: Task[..., Any],
+        task: Task[..., object],
         run: UnfinishedClaim,
         kept: LoadedHistory,
         timeout: float,
     ) -> None:
-        claim = run.claim
         self._services = services
+        self._task = task
         self._run = run
+        self._kept = kept
         self._timeout = timeout
-        self._history = RecordedHistory(kept, RunToken(claim.id, claim.seq, claim.fence, claim.generation))
-        self._waits = list(self._history.open_waits)
-        self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
-        self._attempt = Attempt(claim, task, "check", kept)
-        self._unrecorded: list[str] = []
-        self._replayed: ReplayOutcome | None = None
 
     def findings(self) -> list[Difference]:
         """Return the differences; empty if the run would continue as recorded."""
+        replay = self._replay(skipping=False)
+        waits = dict(replay.history.open_waits)
         try:
-            arguments = self._attempt.signature.decode(self._run.claim.args)
+            arguments = replay.arguments()
         except Exception as error:
-            return [
-                Difference(
-                    "arguments", "arguments", f"the stored arguments don't match the signature: {_error_text(error)}"
-                )
-            ]
-        thread = threading.Thread(target=self._work, args=(arguments,), name="holdfast-check", daemon=True)
-        thread.start()
-        until = time.monotonic() + self._timeout + CLEANUP_S
-        while thread.is_alive() and (left := until - time.monotonic()) > 0:
-            thread.join(min(left, SIGNAL_INTERVAL_S))
-        if self._replayed is None:
-            key = next((kept.key for kept in _in_order(self._history)), None)
-            where = "the end of the history" if key is None else key_label(key)
-            text = f"the replay didn't get there, or didn't stop, within {self._timeout:g} s"
-            return [Difference("timeout", where, text, key)]
-        if isinstance(self._replayed.error, CannotCheck):
-            return [Difference("unchecked", "body", str(self._replayed.error))]
-        return self._undo_findings() if self._run.claim.ending is not None else self._compare(self._replayed)
+            text = f"the stored arguments don't match the signature: {_error_text(error)}"
+            return [_difference("arguments", "arguments", text)]
+        outcome = replay.run(arguments, self._timeout)
+        if outcome is None:
+            return [self._timed_out(replay.history)]
+        if isinstance(outcome.error, CannotCheck):
+            return [_difference("unchecked", "body", str(outcome.error))]
+        if self._run.claim.ending is not None:
+            text = "must be undone, but its compensation is no longer in the code"
+            return [_difference("undo", key_label(key), text, key) for key in missing_undos(replay.plans)]
+        return self._compare(replay, outcome, waits, arguments) + _without_undo(replay)
 
-    # Replay
+    def _replay(self, *, skipping: bool) -> RunReplay:
+        return RunReplay(self._services, self._task, self._run, self._kept, skipping=skipping)
 
-    def _work(self, arguments: Arguments) -> None:
-        try:
-            if self._attempt.run_in == "loop":
-                with asyncio.Runner() as runner:
-                    runner.get_loop().set_exception_handler(lambda *_: None)
-                    self._replayed = runner.run(asyncio.wait_for(self._on_loop(arguments), self._timeout))
-            else:
-                executor = SyncExecutor(self._attempt, self._plans, self._services)
-                self._unrecorded = executor.unrecorded
-                self._replayed = executor.replay_function(arguments)
-        except TimeoutError:
-            pass  # reported as a missing outcome
-        except BaseException as error:
-            self._replayed = ReplayOutcome(True, error)
+    def _timed_out(self, history: RecordedHistory) -> Difference:
+        key = next((kept.key for kept in _in_order(history)), None)
+        where = "the end of the history" if key is None else key_label(key)
+        text = f"the replay didn't get there, or didn't stop, within {self._timeout:g} s"
+        return _difference("timeout", where, text, key)
 
-    async def _on_loop(self, arguments: Arguments) -> ReplayOutcome:
-        executor = AsyncExecutor(self._attempt, self._plans, self._services, asyncio.get_running_loop())
-        self._unrecorded = executor.unrecorded
-        return await executor.replay_function(arguments)
-
-    # Comparison
-
-    def _undo_findings(self) -> list[Difference]:
-        """Check a run that is undoing: it only needs its compensations."""
-        text = "must be undone, but its compensation is no longer in the code"
-        return [Difference("undo", key_label(key), text, key) for key in missing_undos(self._plans)]
-
-    def _compare(self, replayed: ReplayOutcome) -> list[Difference]:
-        unasked = _in_order(self._history)
-        lost_waits = [key for key in self._waits if key not in self._unrecorded]
-        if replayed.error is not None and (unasked or lost_waits):
+    def _compare(
+        self, replay: RunReplay, outcome: ReplayOutcome, waits: Mapping[str, LoadedWait], arguments: Arguments
+    ) -> list[Difference]:
+        unasked = _in_order(replay.history)
+        lost_waits = [key for key in waits if key not in replay.unrecorded]
+        new = [key for key in dict.fromkeys(replay.unrecorded) if key not in waits]
+        if outcome.error is not None and (unasked or lost_waits):
             key = unasked[0].key if unasked else lost_waits[0]
             what = "is recorded" if unasked else "is awaited"
-            return [
-                Difference("raised", key_label(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
-            ]
-        new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
-        found = self._unasked(unasked, new)
-        if not (found and new):  # else the code may wait for them after what is new
-            found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
-        if not found and self._run.state == "waiting" and not self._history.resolved_waits:
-            text = "isn't recorded, but the code would start it now although the run only waits"
-            found = [Difference("added", key_label(key), text, key) for key in new]
-        return found + self._without_undo()
+            text = f"{what}, but the code raises {_error_text(outcome.error)}"
+            return [_difference("raised", key_label(key), text, key)]
+        if new and (unasked or lost_waits):
+            return self._compare_beyond(waits, arguments)
+        found = [_removed(kept) for kept in unasked]
+        found += [_lost(waits[key], new, ended=outcome.ended) for key in lost_waits]
+        if not found and self._run.state == "waiting" and not replay.history.resolved_waits:
+            found = [_added(key, "the code would start it now although the run only waits") for key in new]
+        return found
 
-    def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Difference]:
-        """Compare recorded checkpoints that the code didn't request. What follows something new is unknown."""
-        drifted = {key for keys in self._history.drift().values() for key in keys}
-        text = "the code calls it with other arguments, so it would run again"
-        found = [Difference("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
-        others = [kept for kept in unasked if kept.key not in drifted]
-        if new:
-            return found or ([_instead(others, new)] if others else [])
-        text = "is recorded, but no longer in the code"
-        return found + [Difference("removed", key_label(kept.key), text, kept.key) for kept in others]
+    def _compare_beyond(self, waits: Mapping[str, LoadedWait], arguments: Arguments) -> list[Difference]:
+        """Compare what the code does after the first operations that aren't recorded."""
+        replay = self._replay(skipping=True)
+        outcome = replay.run(arguments, self._timeout)
+        if outcome is None:
+            return [self._timed_out(replay.history)]
+        assert isinstance(replay.plans, SkippingPlans)
+        new = replay.plans.skipped
+        unasked = _in_order(replay.history)
+        lost_waits = [key for key in waits if key not in replay.unrecorded]
+        if not unasked and not lost_waits:
+            return [_added(key, "the code would start it before it continues as recorded") for key in new]
+        found, rest = _ran_again(unasked, replay.plans, complete=outcome.error is None)
+        if outcome.error is not None:
+            replaced = [key for key in lost_waits if _wait_kind(key) in {_wait_kind(each) for each in new}]
+            found += [_lost(waits[key], new, ended=False) for key in replaced]
+            if rest or not found:
+                found.append(_not_reached(rest, lost_waits, new, outcome.error))
+            return found
+        if not found:
+            found = [_added(key, "the code would start it") for key in new if _is_effect(key)]
+        return (
+            found
+            + [_removed(kept) for kept in rest]
+            + [_lost(waits[key], new, ended=outcome.ended) for key in lost_waits]
+        )
 
-    def _without_undo(self) -> list[Difference]:
-        text = "was recorded with a compensation that is no longer in the code"
-        return [
-            Difference("undo", key_label(key), text, key)
-            for n, key in self._plans.steps_without_undo
-            if n not in self._history.undone
-        ]
+
+def _ran_again(
+    unasked: list[Checkpoint], plans: SkippingPlans, *, complete: bool
+) -> tuple[list[Difference], list[Checkpoint]]:
+    """Return the recorded effects that the code would repeat in another form, and the other checkpoints.
+
+    If the replay isn't complete, the code may still request what it hasn't: only changed arguments are certain.
+    """
+    found: list[Difference] = []
+    rest: list[Checkpoint] = []
+    effects = [key for key in plans.skipped if _is_effect(key)]
+    identities = {key_identity(key) for key in effects}
+    others = [key for key in effects if key_identity(key) not in {key_identity(kept.key) for kept in unasked}]
+    for kept in unasked:
+        label = key_label(kept.key)
+        if not _is_effect(kept.key) or (key_identity(kept.key) not in identities and not (complete and others)):
+            rest.append(kept)
+        elif key_identity(kept.key) in identities:
+            text = "the code calls it with other arguments, so it would run again"
+            if key_identity(kept.key) in plans.uncertain:
+                text = "the code calls it with a result that isn't recorded, so it may run again"
+            found.append(_difference("drift", label, text, kept.key))
+        elif (renamed := renamed_to(kept.key, others)) is not None:
+            others.remove(renamed)
+            hint = "" if kept.key.startswith("$") else f'; if it was renamed, give it name="{label.partition(" #")[0]}"'
+            text = f"is recorded, but the code runs {key_label(renamed)} with the same arguments, so it would run again"
+            found.append(_difference("renamed", label, text + hint, kept.key))
+        else:
+            text = f"is recorded, but the code runs {_list_labels(others)} instead, which may have the same effect"
+            found.append(_difference("instead", label, text, kept.key))
+    return found, rest
+
+
+def _not_reached(rest: list[Checkpoint], lost_waits: list[str], new: list[str], error: BaseException) -> Difference:
+    key = rest[0].key if rest else lost_waits[0]
+    why = str(error) if isinstance(error, CannotCheck) else f"the code raises {_error_text(error)}"
+    what = "is recorded" if rest else "is awaited"
+    renamed = renamed_to(key, [each for each in new if _is_effect(each)]) if _is_effect(key) else None
+    hint = "" if renamed is None else f"; it would run again if {key_label(renamed)} is its new name"
+    text = f"{what}, but the code does {_list_labels(new)} first, and what follows can't be checked: {why}{hint}"
+    return _difference("unchecked", key_label(key), text, key)
+
+
+def _added(key: str, text: str) -> Difference:
+    return _difference("added", key_label(key), f"isn't recorded: {text}", key)
+
+
+def _removed(kept: Checkpoint) -> Difference:
+    if kept.undo:
+        text = "was recorded with a compensation; both are no longer in the code, so the run can't be undone"
+        return _difference("undo", key_label(kept.key), text, kept.key)
+    return _difference("removed", key_label(kept.key), "is recorded, but no longer in the code", kept.key)
+
+
+def _lost(wait: LoadedWait, new: list[str], *, ended: bool) -> Difference:
+    key = wait.key
+    instead = "would finish" if ended else f"would continue with {_list_labels(new)}" if new else "no longer does"
+    text = f"the run waits for it, but the code {instead}"
+    if not key.startswith(_WOKEN_BY_OTHERS):
+        return Difference("wait", key_label(key), text, key, "harmless")
+    until = "" if wait.due_in is None else " before its timeout"
+    return _difference("wait", key_label(key), f"{text}; nothing else wakes the run{until}", key)
+
+
+def _wait_kind(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def _without_undo(replay: RunReplay) -> list[Difference]:
+    text = "was recorded with a compensation that is no longer in the code, so the run can't be undone"
+    return [
+        _difference("undo", key_label(key), text, key)
+        for n, key in replay.plans.steps_without_undo
+        if n not in replay.history.undone
+    ]
+
+
+def _is_effect(key: str) -> bool:
+    return not key.startswith("$") or key.startswith(_EFFECTS)
 
 
 def _in_order(history: RecordedHistory) -> list[Checkpoint]:
     return sorted(history.unconsumed.values(), key=lambda kept: kept.n)
 
 
-def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
-    first = unasked[0]
-    more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
-    text = f"is recorded{more}, but the code does {_list_labels(new)} first"
-    return Difference("instead", key_label(first.key), text, first.key)
-
-
-def _lost(key: str, new: list[str], *, ended: bool) -> Difference:
-    instead = "would finish" if ended else f"would continue with {_list_labels(new)}" if new else "no longer does"
-    return Difference("wait", key_label(key), f"the run waits for it, but the code {instead}", key)
-
-
-def _list_labels(keys: list[str]) -> str:
+def _list_labels(keys: Sequence[str]) -> str:
     named = ", ".join(map(key_label, keys[:3]))
     return f"{named}, …" if len(keys) > 3 else named
 
@@ -307,17 +267,20 @@ MAX_READS = 3
 
 
 class CheckedRun(msgspec.Struct, frozen=True):
-    """A run with its differences from the current code."""
+    """A run with its differences from the current code, and the severity of the worst."""
 
     id: UUID
     task: str
     state: str
+    severity: Severity
     findings: list[Difference]
 
 
 class CheckReport(msgspec.Struct):
     """The result of a check."""
 
+    severity: Severity | None = None
+    """The worst severity, or None if no run would behave differently."""
     checked: int = 0
     """The number of replayed runs."""
     same: int = 0
@@ -325,7 +288,13 @@ class CheckReport(msgspec.Struct):
     unchecked: list[CheckedRun] = msgspec.field(default_factory=list)
     """Runs that could only be replayed partly."""
     unknown: dict[str, int] = msgspec.field(default_factory=dict)
-    """Tasks that this app doesn't declare, with the number of their unfinished runs."""
+    """Tasks that no app declares, with the number of their unfinished runs, which can't continue."""
+    elsewhere: dict[str, int] = msgspec.field(default_factory=dict)
+    """The same for tasks of other apps."""
+
+    def add(self, severity: Severity) -> None:
+        if self.severity is None or SEVERITIES.index(severity) > SEVERITIES.index(self.severity):
+            self.severity = severity
 
 
 class ReplayChecker:
@@ -342,35 +311,60 @@ class ReplayChecker:
         task: str | None = None,
         limit: int | None = None,
         timeout: Duration = 10,
+        ignore: Sequence[str] = (),
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> CheckReport:
         """Replay the started, unfinished runs, oldest first, each for at most `timeout`.
 
-        `progress` is called with the number of checked runs and the total.
+        Without `task`, also find unfinished runs of tasks that the app doesn't declare. `ignore` has the names of tasks
+        of other apps, with `*` for any text. `progress` is called with the number of checked runs and the total.
         """
         seconds = to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._registry.load()
         report = CheckReport()
         if task is not None:
             self._registry.get(task)  # raises UnknownTask
-        todo = self._choose(report, task, limit)
+        else:
+            self._find_unknown(report, ignore)
+        todo = self._choose(task, limit)
         for at in range(0, len(todo), BATCH_SIZE):
             for id, run, kept in self._load(todo[at : at + BATCH_SIZE]):
                 self._judge(report, id, run, kept, seconds)
                 progress(report.checked, len(todo))
         return report
 
-    def _choose(self, report: CheckReport, task: str | None, limit: int | None) -> list[str]:
-        """Select the runs to replay, and count those of unknown tasks."""
+    def _find_unknown(self, report: CheckReport, ignore: Sequence[str]) -> None:
+        """Find the unfinished runs of tasks that the app doesn't declare, whether they have started or not."""
+        known = self._registry.names()
+        unknown = {task: runs for task, runs in self._store.queries.count_unfinished().items() if task not in known}
+        if not unknown:
+            return
+        others = self._tasks_of_other_apps(known)
+        for task, runs in sorted(unknown.items()):
+            if task in others or any(fnmatchcase(task, pattern) for pattern in ignore):
+                report.elsewhere[task] = runs
+            else:
+                report.unknown[task] = runs
+                report.add("blocked")
+
+    def _tasks_of_other_apps(self, known: Container[str]) -> set[str]:
+        """Return the tasks of running workers whose code has no task in common with this app's.
+
+        A worker of this app's previous release has some: it doesn't show that the new code needs no alias.
+        """
+        running = [worker.tasks or () for worker in WorkerControl(self._store).list() if worker.state != "dead"]
+        return {task for tasks in running if not any(each in known for each in tasks) for task in tasks}
+
+    def _choose(self, task: str | None, limit: int | None) -> list[str]:
+        """Select the runs to replay."""
         todo: list[str] = []
         known = self._registry.names()
         for row in self._open(task):
             declared = known.get(row.task)
-            if declared is None:
-                if row.has_history:
-                    report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
-            elif (declared.durable or row.has_history) and (limit is None or len(todo) < limit):
+            if declared is not None and (declared.durable or row.has_history):
                 todo.append(row.id)
+                if len(todo) == limit:
+                    break
         return todo
 
     def _open(self, task: str | None) -> Iterator[UnfinishedRow]:
@@ -406,15 +400,17 @@ class ReplayChecker:
             report.same += 1
             return
         state = "undoing" if run.claim.ending is not None else run.state
-        checked = CheckedRun(UUID(id), run.task, state, findings)
-        (report.unchecked if findings[0].kind == "unchecked" else report.different).append(checked)
+        severity = max((found.severity for found in findings), key=SEVERITIES.index)
+        checked = CheckedRun(UUID(id), run.task, state, severity, findings)
+        (report.unchecked if severity == "unchecked" else report.different).append(checked)
+        report.add(severity)
 
     def _findings(self, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> list[Difference]:
         task = self._registry.get(run.task)
         if not task.durable:
             text = f"{_checkpoints(len(kept.checkpoints))} recorded, but the task is no longer a durable function"
-            return [Difference("not_durable", "task", text)]
-        return RunReplay(self._services, task, run, kept, timeout).findings()
+            return [_difference("not_durable", "task", text)]
+        return RunComparison(self._services, task, run, kept, timeout).findings()
 
 
 def _unchanged(run: UnfinishedClaim, kept: LoadedHistory, run_now: UnfinishedClaim, kept_now: LoadedHistory) -> bool:

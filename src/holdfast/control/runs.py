@@ -434,8 +434,14 @@ def _describe_fork(data: Mapping[str, Any]) -> str:
 
 
 def _describe_drift(data: Mapping[str, Any]) -> str:
-    steps = data.get("steps")
-    return f"arguments differ from the recorded ones: {', '.join(map(str, steps))}" if isinstance(steps, dict) else ""
+    steps, renamed = data.get("steps"), data.get("renamed")
+    if not isinstance(steps, dict):
+        return ""
+    names = renamed if isinstance(renamed, dict) else {}
+    changed = ", ".join(str(step) for step in steps if step not in names)
+    parts = [f"arguments differ from the recorded ones: {changed}"] if changed else []
+    parts += [f"{new} ran again what is recorded as {old}" for old, new in names.items()]
+    return "; ".join(parts)
 
 
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {

@@ -323,7 +323,7 @@ class Runner:
                 if reason is None or (reason == "release" and end.kind == "done"):
                     report = end
                 else:
-                    report = attempt.end_when_stopped(reason)
+                    report = _stopped_end(attempt, reason, end)
                 attempt.reported = report is not None
         if report is not None:
             self._submit_end(attempt, report)
@@ -340,7 +340,7 @@ class Runner:
         with attempt.lock:
             report: AttemptEnd | None = replace(end, still_running=1)
             if attempt.stop_reason is not None:
-                report = attempt.end_when_stopped(attempt.stop_reason, still_running=True)
+                report = _stopped_end(attempt, attempt.stop_reason, end, still_running=True)
             attempt.reported = report is not None
         if report is not None:
             self._submit_end(attempt, report)
@@ -454,6 +454,16 @@ class Runner:
         if ended:
             self.loop.call_soon_threadsafe(self._cancel, ended)
         return ended
+
+
+def _stopped_end(
+    attempt: Attempt, reason: StopReason, end: AttemptEnd, *, still_running: bool = False
+) -> AttemptEnd | None:
+    """Return the end of an attempt that was asked to stop, with the drift that was found when its code ended."""
+    stopped = attempt.end_when_stopped(reason, still_running=still_running)
+    if stopped is not None:
+        stopped.drift = end.drift
+    return stopped
 
 
 def _end_before_start(attempt: Attempt) -> AttemptEnd | None:

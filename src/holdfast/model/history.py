@@ -32,7 +32,8 @@ KINDS: dict[str, str] = {
     "appended": "nodes were added to the graph; data has their number and the key",
     "completed": "the gate was completed; data has who did it",
     "concluded_early": "the gate was completed or rejected before it opened; data has who did it, and the outcome",
-    "drift": "a replay called steps with arguments that differ from the recorded ones; data has the recorded ones",
+    "drift": "a replay called recorded steps with other arguments or under another name, so they ran again; data"
+    " has the recorded ones",
     "let_go": "the worker stopped the code of a run that had already ended",
 }
 

@@ -13,6 +13,17 @@ def key_name(key: str) -> str:
     return base if base.startswith("$") else base.rpartition("-")[0]
 
 
+def key_identity(key: str) -> str:
+    """Return a key without the hash of the arguments and the occurrence: `charge`, `$spawn:shop.resize`, `$now`."""
+    return _HASH.sub("", key.rpartition("#")[0])
+
+
+def key_digest(key: str) -> str:
+    """Return the hash of the arguments in the key of a step or child, without those of its name; or nothing."""
+    found = _HASH.search(key)
+    return "" if found is None else found.group()
+
+
 def key_label(key: str) -> str:
     """Return a label for display: `charge`, `charge #2`, `sleep`, `event approved`, `join shop.resize`."""
     base, _, occurrence = key.rpartition("#")

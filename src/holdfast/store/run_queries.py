@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from holdfast.database import Row
-from holdfast.model.run import RunState
+from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
 
@@ -295,6 +295,11 @@ class RunQueries(StoreModule):
         """Return a page of unfinished runs that were claimed at least once, the oldest first."""
         rows = self._execute("read", "list_unfinished_runs", task=task, size=size, after=after)
         return [UnfinishedRow(str(id), task, has_history) for id, task, has_history in rows]
+
+    def count_unfinished(self) -> dict[str, int]:
+        """Return the number of unfinished runs by task."""
+        rows = self._execute("read", "count_unfinished_by_task", graphs=GRAPH_QUEUE)
+        return {task: int(runs) for task, runs in rows}
 
     def unfinished_claims(self, runs: Iterable[str]) -> dict[str, UnfinishedClaim]:
         """Return those of these runs that are unfinished, as a worker would claim them, without deadlines."""

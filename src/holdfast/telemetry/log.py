@@ -12,7 +12,7 @@ for the lifecycle of workers, DEBUG for each run. The logger is silent unless th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import ErrorInfo
@@ -82,10 +82,17 @@ def compensation_finished(run: str, task: str, attempt: int, **span: str) -> Non
     _log_attempt(logging.WARNING, "run compensated", run, task, attempt, None, **span)
 
 
-def replay_drifted(run: str, task: str, attempt: int, steps: str, **span: str) -> None:
-    hint = "do the arguments include the current time or a random value?"
-    event = "step arguments differ from the recorded ones, steps executed again"
-    _log_attempt(logging.WARNING, event, run, task, attempt, {"steps": steps, "hint": hint}, **span)
+def replay_drifted(
+    run: str, task: str, attempt: int, steps: Iterable[str], renamed: Mapping[str, str], **span: str
+) -> None:
+    changed = [step for step in steps if step not in renamed]
+    if changed:
+        hint = "do the arguments include the current time or a random value?"
+        event = "step arguments differ from the recorded ones, steps executed again"
+        _log_attempt(logging.WARNING, event, run, task, attempt, {"steps": ", ".join(changed), "hint": hint}, **span)
+    for old, new in renamed.items():
+        fields: dict[str, Any] = {"step": new, "recorded": old, "hint": f'if it was renamed, give it name="{old}"'}
+        _log_attempt(logging.WARNING, "step executed again under another name", run, task, attempt, fields, **span)
 
 
 def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int, **span: str) -> None:

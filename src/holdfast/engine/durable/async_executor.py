@@ -33,7 +33,6 @@ from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.codec import encode
 from holdfast.model.step_keys import key_label
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
@@ -120,8 +119,9 @@ class AsyncExecutor(Executor):
         finally:
             current_scope.reset(token)
             self.close()
-        if drift := self.plans.history.drift():
-            end.drift = encode({"steps": drift})
+        suspended = attempt.stop_reason == "suspend"
+        if drift := self.plans.history.drift(returned=end.kind == "done", suspended=suspended):
+            end.drift = drift.to_json()
         return end
 
     async def replay_function(self, arguments: Arguments) -> ReplayOutcome:
@@ -142,6 +142,11 @@ class AsyncExecutor(Executor):
         error = None if body.cancelled() else body.exception()
         return ReplayOutcome(ended, error if ended else None)
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a branch has stopped in a replay, at an unrecorded operation."""
+        return bool(self.unrecorded)
+
     async def _wait_until_quiet(self, body: asyncio.Future[Any]) -> None:
         """Wait until the function has ended, or until all its branches have reached unrecorded operations.
 
@@ -155,7 +160,7 @@ class AsyncExecutor(Executor):
                 await asyncio.sleep(0)
             is_quiet = self._activity == activity and self._started == self._finished and self._delivery.is_idle
             quiet_checks = quiet_checks + 1 if is_quiet else 0
-            if quiet_checks and self.unrecorded:
+            if quiet_checks and self.has_stopped:
                 return
             is_undoing = self.current.claim.ending is not None
             if quiet_checks > MAX_QUIET_CHECKS and is_undoing and not missing_undos(self.plans):

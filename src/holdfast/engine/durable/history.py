@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -14,7 +14,7 @@ from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFai
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
-from holdfast.model.step_keys import key_name
+from holdfast.model.step_keys import key_digest, key_name
 from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
 from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
@@ -22,6 +22,26 @@ from holdfast.task.operations import Step
 ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
 ChildOutcome: TypeAlias = Sequence[Any]
 """How a child ended, as its parent reads it: id, state, result and error."""
+
+
+class Drift(NamedTuple):
+    """Steps that ran again although they are recorded: their recorded keys by name, and the new names of some."""
+
+    steps: dict[str, list[str]]
+    renamed: dict[str, str]
+
+    def to_json(self) -> str:
+        return encode({"steps": self.steps, **({"renamed": self.renamed} if self.renamed else {})})
+
+
+def renamed_to(key: str, new: Iterable[str]) -> str | None:
+    """Return the first of these new keys that has the arguments of a recorded step, but another name."""
+    wanted = _kind(key), key_digest(key)
+    return next((each for each in new if (_kind(each), key_digest(each)) == wanted and each != key), None)
+
+
+def _kind(key: str) -> str:
+    return key.partition(":")[0] if key.startswith("$") else "step"
 
 
 @dataclass(slots=True)
@@ -42,8 +62,8 @@ class RecordedHistory:
     """
 
     __slots__ = (
-        "_new_keys", "_occurrences", "_undo_counts", "last_number", "numbers", "open_waits", "resolved_waits",
-        "run_token", "unconsumed", "undone", "withdrawn",
+        "_consumed_to", "_loaded_waits", "_new_keys", "_occurrences", "_undo_counts", "last_number", "numbers",
+        "open_waits", "resolved_waits", "run_token", "unconsumed", "undone", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
@@ -61,9 +81,11 @@ class RecordedHistory:
         """The numbers of all recorded outcomes, in order."""
         self._undo_counts: dict[str, int] = {}
         self._occurrences: dict[str, int] = {}
-        self._new_keys: set[str] = set()
+        self._new_keys: dict[str, None] = {}  # In the order of the code.
+        self._consumed_to = 0
         if loaded is not None:
             self._load(loaded)
+        self._loaded_waits = len(self.open_waits)
 
     def _load(self, loaded: LoadedHistory) -> None:
         self.last_number = loaded.checkpoints[-1].n if loaded.checkpoints else 0
@@ -109,7 +131,9 @@ class RecordedHistory:
         """Return the checkpoint of an operation, or None if the operation isn't recorded."""
         checkpoint = self.unconsumed.pop(key, None)
         if checkpoint is None:
-            self._new_keys.add(key)
+            self._new_keys[key] = None
+        elif checkpoint.n > self._consumed_to:
+            self._consumed_to = checkpoint.n
         return checkpoint
 
     def idempotency_name(self, key: str) -> str:
@@ -122,16 +146,35 @@ class RecordedHistory:
     def was_resolved_while_suspended(self, key: str) -> bool:
         return any(record.key == key for record in self.resolved_waits)
 
-    def drift(self) -> dict[str, list[str]]:
-        """Return the recorded keys, by name, of steps that the code now calls with other arguments."""
-        if not self.unconsumed:
-            return {}
-        new_names = {key_name(key) for key in self._new_keys if not key.startswith("$")}
-        found: dict[str, list[str]] = {}
-        for key in self.unconsumed:
-            if not key.startswith("$") and (name := key_name(key)) in new_names:
-                found.setdefault(name, []).append(key)
-        return found
+    def drift(self, *, returned: bool, suspended: bool) -> Drift | None:
+        """Return the recorded steps that the code ran again with other arguments or under another name, if any.
+
+        `returned` and `suspended` say how the code has stopped. Unless it returned, it may still get to a step. It has
+        passed over what comes before an outcome that it got, or before a wait that it reached again.
+        """
+        if not self.unconsumed or not self._new_keys:
+            return None
+        new = [key for key in self._new_keys if not key.startswith("$")]
+        new_names = {key_name(key) for key in new}
+        passed_all = returned or len(self.open_waits) < self._loaded_waits
+        drift = Drift({}, {})
+        for key, checkpoint in self.unconsumed.items():
+            if key.startswith("$"):
+                continue
+            name, passed = key_name(key), passed_all or checkpoint.n < self._consumed_to
+            if name in new_names:
+                if suspended and not passed:
+                    continue
+            else:
+                if not passed:
+                    continue
+                renamed = renamed_to(key, new)
+                if renamed is None:
+                    continue
+                new.remove(renamed)
+                drift.renamed[name] = key_name(renamed)
+            drift.steps.setdefault(name, []).append(key)
+        return drift if drift.steps else None
 
 
 # Failures of steps

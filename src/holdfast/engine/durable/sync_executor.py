@@ -34,7 +34,6 @@ from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.codec import encode
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
@@ -97,8 +96,9 @@ class SyncExecutor(Executor):
         finally:
             current_scope.reset(token)
             self.close()
-        if drift := self.plans.history.drift():
-            end.drift = encode({"steps": drift})
+        suspended = attempt.stop_reason == "suspend"
+        if drift := self.plans.history.drift(returned=end.kind == "done", suspended=suspended):
+            end.drift = drift.to_json()
         return end
 
     def replay_function(self, arguments: Arguments) -> ReplayOutcome:
@@ -112,7 +112,12 @@ class SyncExecutor(Executor):
             error = raised
         finally:
             current_scope.reset(token)
-        return ReplayOutcome(False) if self.unrecorded else ReplayOutcome(True, error)
+        return ReplayOutcome(False) if self.has_stopped else ReplayOutcome(True, error)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a replay has stopped at an unrecorded operation."""
+        return bool(self.unrecorded)
 
     def _undo(self, arguments: Arguments) -> AttemptEnd:
         outcome = self.replay_function(arguments)

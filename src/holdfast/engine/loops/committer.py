@@ -319,8 +319,9 @@ class Committer(Loop):
             self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
-            steps = ", ".join(decode(end.drift)["steps"])
-            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, steps, **attempt.log_fields())
+            drift = decode(end.drift)
+            steps, renamed = drift["steps"], drift.get("renamed", {})
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, steps, renamed, **attempt.log_fields())
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):

@@ -91,6 +91,26 @@ where (cast(:after as {uuid}) is null or r.id > cast(:after as {uuid}))
 and (cast(:task as text) is null or l.task = :task)
 order by r.id limit cast(:size as bigint)
 
+-- name: count_unfinished_by_task
+-- Count the unfinished runs of each task, whether they were claimed or not. Graphs and gates have no code.
+--
+-- Each state by its own index, like list_unfinished_runs.
+select l.task, cast(sum(s.runs) as bigint)
+from (
+    select lane, count(*) as runs from {schema}runs where state = 'ready' and held is null group by lane
+    union all
+    select lane, count(*) from {schema}runs where state = 'ready' and held is not null group by lane
+    union all
+    select lane, count(*) from {schema}runs where state = 'scheduled' group by lane
+    union all
+    select lane, count(*) from {schema}runs where state = 'running' and session is not null group by lane
+    union all
+    select lane, count(*) from {schema}runs where state in ('waiting', 'blocked') group by lane
+) s
+join {schema}lanes l on l.id = s.lane
+where l.queue <> :graphs
+group by l.task
+
 -- name: read_unfinished_claims
 -- Read unfinished runs as a worker would claim them, to check whether new code replays them.
 select l.task, r.state, r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.attempt, r.failures, cast(null as bigint), r.args, r.options,
