@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.cli.commands import holdfast
 from holdfast.cli.options import DURATION
-from holdfast.cli.output import TableColumn, escape_control, fit, format_duration
+from holdfast.cli.output import TableColumn, escape_control, fit
 from holdfast.database.migrate import migrations, newest_version
 
 pytestmark = pytest.mark.no_tables
@@ -206,15 +206,6 @@ def test_invalid_duration_is_rejected(shell, text):
     result = shell("prune", f"--older-than={text}", "--dry-run")
     assert result.exit_code == 2
     assert "duration" in result.stderr or "too long" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0.0 s"), (0.0042, "4 ms"), (3.14, "3.1 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"),
-     (7500, "2 h 5 min"), (86_400 * 40, "40 d"), (None, "-")],
-)  # fmt: skip
-def test_durations_are_short(seconds, shown):
-    assert format_duration(seconds) == shown
 
 
 def test_escaped_text_keeps_printable_characters():

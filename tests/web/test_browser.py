@@ -13,6 +13,7 @@ from playwright.async_api import Page, expect
 
 from holdfast import Graph, Retry
 from tests.support.browser import TIMEOUT_MS
+from tests.unit.test_clock import DURATIONS
 from tests.web.conftest import Approval
 
 expect.set_options(timeout=TIMEOUT_MS)
@@ -82,6 +83,13 @@ async def test_typed_text_survives_a_page_update(shop, page):
     await expect(page.get_by_label("Reason")).to_have_value("77")
     await expect(page.get_by_label("Reason")).to_be_visible()
     await expect(page.locator("summary", has_text="Cancel")).to_be_focused()
+
+
+@on_one_database
+async def test_the_page_formats_durations_like_the_server(shop, page):
+    await page.goto("/runs")
+    script = "async all => { const {duration} = await import('/static/times.js'); return all.map(duration) }"
+    assert await page.evaluate(script, list(DURATIONS)) == list(DURATIONS.values())
 
 
 @on_one_database

@@ -15,7 +15,6 @@ from holdfast.control.runs import RunDetails
 from holdfast.errors import ErrorInfo
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
-from holdfast.web.pages.formats import ago, duration
 from holdfast.web.pages.forms import Submission, form_fields, read_form
 from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
 from holdfast.web.pages.overview import group_failures
@@ -208,13 +207,3 @@ def test_a_required_whole_value_is_not_satisfied_by_nothing(kind):
 
 def test_a_gate_without_a_type_takes_any_json_or_nothing():
     assert [submit(None, output=text).value for text in ("", '{"a": 1}')] == [None, {"a": 1}]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.004, "4 ms"), (1.25, "1.2 s"), (42, "42 s"), (60, "1 min"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")],
-)
-def test_durations_use_one_or_two_units(seconds, words):
-    assert duration(seconds) == words
-    assert ago(NOON, at(seconds)) == (f"{words} ago" if seconds >= 1 else "now")
-    assert ago(at(seconds), NOON) == (f"in {words}" if seconds >= 1 else "now")

@@ -182,7 +182,7 @@ async def test_an_untouched_form_is_refused_by_the_browser_and_a_filled_one_asks
     await approve.click()
     await expect(page.get_by_label("Output")).to_contain_text('"cents": 4200')
     await page.get_by_role("button", name="Confirm approval").click()
-    await expect(page.get_by_role("status").filter(has_text="Gate approved.")).to_be_visible()
+    await expect(page.get_by_role("status").filter(has_text="Approved.")).to_be_visible()
     await expect(page.get_by_role("region", name="Decision")).to_contain_text("Approved by")
     assert await asyncio.to_thread(lambda: refunds.run.nodes()["approve"].result) == OUTPUT
 

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import click
 
+from holdfast.model import clock
+
 STYLES = {
     "ready": "cyan",
     "running": "blue",
@@ -37,7 +39,6 @@ STYLES = {
 GAP = 2
 MIN_WIDTH = 12
 """A truncated column keeps this many characters."""
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class TableColumn(NamedTuple):
@@ -210,24 +211,12 @@ def note(text: str) -> None:
 
 def format_ago(time: datetime | None) -> str:
     """Format a time relative to now."""
-    if time is None:
-        return "-"
-    seconds = (datetime.now(UTC) - time).total_seconds()
-    return f"{format_duration(seconds)} ago" if seconds >= 0 else f"in {format_duration(-seconds)}"
+    return "-" if time is None else clock.format_ago(time)
 
 
 def format_duration(seconds: float | None) -> str:
     """Format a duration in one unit or two."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.1f} s" if seconds >= 0.1 or seconds == 0 else f"{seconds * 1000:.0f} ms"
-    for at, (size, unit) in enumerate(UNITS):
-        if seconds >= size:
-            whole, rest = divmod(int(seconds), size)
-            smaller = rest // UNITS[at + 1][0] if at + 1 < len(UNITS) else 0
-            return f"{whole} {unit} {smaller} {UNITS[at + 1][1]}" if smaller and whole < 10 else f"{whole} {unit}"
-    return "0 s"
+    return "-" if seconds is None else clock.format_duration(seconds)
 
 
 def format_time(time: datetime | None) -> str | None:

@@ -15,6 +15,7 @@ Clock: TypeAlias = Callable[[], int | None]
 """Returns the time that statements use, or None for the database's own clock."""
 
 MICROS_PER_SECOND = 1_000_000
+UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 MAX_DURATION_MICROS = 200 * 365 * 86_400 * MICROS_PER_SECOND
 """Longer durations are mistakes and would overflow a datetime."""
 
@@ -67,3 +68,28 @@ def to_datetime(micros: int) -> datetime:
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:
     return None if micros is None else to_datetime(micros)
+
+
+# Display
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for people: `4 ms`, `3.1 s`, `42 s`, `1 min 30 s`, `12 min`. Negative ones count as 0."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    at = next(at for at, (size_s, _) in enumerate(UNITS_S) if seconds >= size_s)
+    (size_s, unit), smaller = UNITS_S[at], UNITS_S[at + 1 : at + 2]
+    whole, rest = divmod(int(seconds), size_s)
+    if whole < 10 and smaller and rest >= smaller[0][0]:
+        return f"{whole} {unit} {rest // smaller[0][0]} {smaller[0][1]}"
+    return f"{whole} {unit}"
+
+
+def format_ago(time: datetime, now: datetime | None = None) -> str:
+    """Format a time relative to now: `12 s ago`, `in 4 h 59 min`."""
+    seconds = ((now or datetime.now(UTC)) - time).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"

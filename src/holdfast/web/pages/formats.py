@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+from holdfast.model.clock import format_ago, format_duration
+
 FOLD_CHARS = 400
 """Longer values are folded."""
 MAX_CHARS = 200_000
@@ -24,31 +25,14 @@ class JsonText(NamedTuple):
     is_truncated: bool
 
 
-def ago(at: datetime | None, now: datetime | None = None) -> str:
+def ago(at: datetime | None) -> str:
     """Format a time relative to now."""
-    if at is None:
-        return "–"
-    seconds = ((now or datetime.now(UTC)) - at).total_seconds()
-    if abs(seconds) < 1:
-        return "now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+    return "–" if at is None else format_ago(at)
 
 
 def duration(seconds: float | None) -> str:
     """Format a duration in one unit or two."""
-    if seconds is None:
-        return "–"
-    seconds = max(float(seconds), 0.0)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    at = next(at for at, (size, _) in enumerate(UNITS) if seconds >= size)
-    (size, unit), smaller = UNITS[at], UNITS[at + 1 : at + 2]
-    whole, rest = divmod(int(seconds), size)
-    if smaller and rest >= smaller[0][0]:
-        return f"{whole} {unit} {rest // smaller[0][0]} {smaller[0][1]}"
-    return f"{whole} {unit}"
+    return "–" if seconds is None else format_duration(seconds)
 
 
 def utc(at: datetime) -> str:

@@ -1,14 +1,16 @@
-// Updates relative times while the page is open, in the same format as the server.
-const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
+// Updates relative times while the page is open, in the format of format_duration in model/clock.py.
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
-function duration(seconds) {
-  if (seconds < 60) return `${Math.floor(seconds)} s`;
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
   const at = UNITS.findIndex(([size]) => seconds >= size);
   const [size, unit] = UNITS[at];
-  const rest = seconds % size;
+  const whole = Math.floor(seconds / size);
+  const rest = Math.floor(seconds) % size;
   const next = UNITS[at + 1];
-  const more = next && rest >= next[0] ? ` ${Math.floor(rest / next[0])} ${next[1]}` : "";
-  return `${Math.floor(seconds / size)} ${unit}${more}`;
+  const more = whole < 10 && next && rest >= next[0] ? ` ${Math.floor(rest / next[0])} ${next[1]}` : "";
+  return `${whole} ${unit}${more}`;
 }
 
 export function updateTimes(root) {
