@@ -530,17 +530,17 @@ class Holdfast:
 
     def on_start(self, hook: H) -> H:
         """Run this function when a worker process starts. What it yields is available in `resources`."""
-        self._hooks.on_start.append(hook)
+        self._hooks.add(self._hooks.on_start, hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
         """Run this function when a worker process stops."""
-        self._hooks.on_stop.append(hook)
+        self._hooks.add(self._hooks.on_stop, hook)
         return hook
 
     def on_failure(self, hook: Callable[[RunInfo[Any]], Any]) -> Callable[[RunInfo[Any]], Any]:
         """Call this function with the `RunInfo` of every run that fails permanently."""
-        self._hooks.on_failure.append(hook)
+        self._hooks.add(self._hooks.on_failure, hook)
         return hook
 
     # Closing

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from holdfast.engine.threads import TimerThread, run_in_own_thread
 from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.model.interactive import is_defined_interactively
 from holdfast.telemetry import log
 
 MAX_CONCURRENT_HOOKS = 8
@@ -41,6 +42,13 @@ class Hooks:
         """Called before and after user code in each pool thread and process, for integrations that keep resources
         per thread or process. They must be module-level functions, because processes import them."""
         self.resources: dict[str, Any] = {}
+
+    @staticmethod
+    def add(hooks: list[Hook], hook: Hook) -> None:
+        """Add a function to one of the lists. In a notebook, a function of the same name replaces the one before."""
+        if is_defined_interactively(hook):
+            hooks[:] = [known for known in hooks if not (is_defined_interactively(known) and _same_name(known, hook))]
+        hooks.append(hook)
 
 
 class Lifespan:
@@ -274,6 +282,10 @@ class FailureNotifier:
             log.failure_hook_slow(each.hook, each.run, now - each.started_at)
         if again:
             self._timer_thread.call_later(SLOW_AFTER_S, self._warn_of_slow_hooks)
+
+
+def _same_name(hook: Hook, other: Hook) -> bool:
+    return getattr(hook, "__qualname__", hook) == getattr(other, "__qualname__", other)
 
 
 def _name_of(hook: Hook) -> str:

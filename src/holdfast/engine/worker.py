@@ -33,6 +33,7 @@ from holdfast.engine.threads import run_in_own_thread, run_uninterrupted, start_
 from holdfast.engine.write_queue import PendingEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.interactive import await_hint
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
@@ -62,7 +63,7 @@ class Worker:
     # Blocking
 
     def __enter__(self) -> Self:
-        self._refuse_in_loop("with app.worker()", "async with app.worker()")
+        self._refuse_in_loop("with app.worker()", "`async with app.worker()`")
         self._start_with_own_loop()
         return self
 
@@ -74,7 +75,7 @@ class Worker:
 
         A second signal ends the grace period at once. Code that still can't be stopped ends with the process.
         """
-        self._refuse_in_loop("run()", "arun()")
+        self._refuse_in_loop("run()", "`await worker.arun()`")
         with self._signal_handlers():
             try:
                 self._start_with_own_loop(abortable=True)
@@ -93,7 +94,7 @@ class Worker:
         limit is full, if their queue is paused or not served, or if the app has no such task. Raises ResultTimeout
         after `timeout`.
         """
-        self._refuse_in_loop("drain()", "adrain()")
+        self._refuse_in_loop("drain()", "`await worker.adrain()`")
         deadline = _deadline(timeout)
         self._start_with_own_loop(drain=True)
         try:
@@ -440,7 +441,7 @@ class Worker:
     @staticmethod
     def _refuse_in_loop(called: str, instead: str) -> None:
         if asyncio._get_running_loop() is not None:
-            raise BlockingCall(f"{called} would block the running event loop; use {instead}")
+            raise BlockingCall(f"{called} would block the running event loop; use {instead}{await_hint()}")
 
 
 def _never() -> bool:

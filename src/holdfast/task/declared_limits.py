@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.errors import BadArguments, ConfigError
 from holdfast.model.codec import canonical, decode
+from holdfast.model.interactive import is_interactive
 from holdfast.model.names import check_name
 from holdfast.policy.admission import Rate, parse_rate
 from holdfast.task.signature import Signature
@@ -48,7 +49,7 @@ class DeclaredLimits:
         if by is not None and not callable(by):
             check_name(by, f"{where}: by")
         limit = DeclaredLimit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
-        if self.by_name.get(name, limit) != limit:
+        if self.by_name.get(name, limit) != limit and not is_interactive():
             raise ConfigError(f"{where} is declared twice, with different settings")
         self.by_name[name] = limit
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
+from holdfast.model.interactive import has_source_file, is_defined_interactively, note
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
@@ -50,16 +51,24 @@ class Registry:
         self._lock = threading.Lock()
 
     def register(self, task: Task[..., Any]) -> None:
-        """Add a task. A function imported twice, as a script and as a module, replaces itself."""
+        """Add a task.
+
+        A function imported twice, as a script and as a module, replaces itself. A task defined in a notebook or at a
+        prompt may replace another one: its cell was edited and run again.
+        """
         names = (task.name, *task.declaration.aliases)
         with self._lock:
             for name in names:
                 known = self._tasks.get(name)
-                if known is not None and not _same_function(known, task):
+                if known is None or _same_function(known, task):
+                    continue
+                if not is_defined_interactively(task.origin):
                     raise DuplicateTask(
                         f"two tasks have the name {name}: {_location(known)} and {_location(task)}; "
                         "set another name= for one of them"
                     )
+                if _origin(known) != _origin(task):  # an unchanged machine has new classes of states
+                    note(f"task {name} is redefined: attempts that start from now on execute the new code")
             stale = [name for name, known in self._tasks.items() if known.name == task.name]
             for name in stale:
                 del self._tasks[name]
@@ -199,6 +208,11 @@ def register_task(
     if declaration.run_in == "process" and "<" in fn.__qualname__:
         raise TaskError(
             f'task {declaration.name}: run_in="process" needs an importable function: move it to the module'
+        )
+    if declaration.run_in == "process" and not has_source_file(fn):
+        raise TaskError(
+            f'task {declaration.name}: run_in="process" executes the function in another process, which can\'t import'
+            " it from a notebook, a prompt or standard input: move it to a .py file and import it from there"
         )
     task = _KINDS[durable, is_async](declaration, Signature(fn, declaration.name, durable=durable), enqueuer, fn)
     registry.register(task)

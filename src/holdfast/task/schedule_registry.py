@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, time_to_micros, to_micros
+from holdfast.model.interactive import is_interactive
 from holdfast.model.names import check_name, quoted
 from holdfast.policy.schedule_timing import MIN_INTERVAL_MICROS, CatchUp, Timing, check_cron, check_zone
 from holdfast.task.task import Request, Task
@@ -85,8 +86,9 @@ class ScheduleRegistry:
             _one_of(OVERLAPS, overlap, f"{where}: overlap"),
             _jitter(where, jitter, timing),
         )
-        if name in self.triggers or self.schedules.get(name, new) != new:
+        if not is_interactive() and (name in self.triggers or self.schedules.get(name, new) != new):
             raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
+        self.triggers.pop(name, None)
         self.schedules[name] = new
 
     def trigger(self, name: str, fn: Poll, every: Duration, timeout: Duration) -> None:
@@ -100,8 +102,10 @@ class ScheduleRegistry:
         if new.timeout < MICROS_PER_SECOND:
             raise ConfigError(f"{where}: timeout must be at least 1 s, not {timeout}")
         known = self.triggers.get(name)
-        if name in self.schedules or (known is not None and _origin(known.fn) != _origin(fn)):
+        is_other = name in self.schedules or (known is not None and _origin(known.fn) != _origin(fn))
+        if is_other and not is_interactive():
             raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
+        self.schedules.pop(name, None)
         self.triggers[name] = new
 
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 import msgspec
 
 from holdfast.errors import BlockingCall, TaskError
+from holdfast.model.interactive import await_hint
 
 
 class StopSignal:
@@ -88,4 +89,5 @@ def reject_in_event_loop(verb: str, instead: str | None = None) -> None:
     """
     asyncio = sys.modules.get("asyncio.events")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        raise BlockingCall(f"{verb}() would block the running event loop; {instead or f'use `await …a{verb}(…)`'}")
+        use = instead or f"use `await …a{verb}(…)`"
+        raise BlockingCall(f"{verb}() would block the running event loop; {use}{await_hint()}")
