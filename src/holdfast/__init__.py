@@ -10,6 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.client.handle import Run
 from holdfast.errors import (
     BadArguments,
+    BadMessage,
     BadState,
     BlockingCall,
     ConfigError,
@@ -20,6 +21,7 @@ from holdfast.errors import (
     HoldfastError,
     KeyConflict,
     LeaseLost,
+    MessageNotFound,
     NotSerializable,
     PayloadError,
     ResultTimeout,
@@ -65,6 +67,7 @@ __version__ = "0.1.0"
 __all__ = [
     "After",
     "BadArguments",
+    "BadMessage",
     "BadState",
     "BlockingCall",
     "CatchUp",
@@ -88,6 +91,7 @@ __all__ = [
     "KeyConflict",
     "LeaseLost",
     "Machine",
+    "MessageNotFound",
     "Node",
     "NotSerializable",
     "OnTimeout",

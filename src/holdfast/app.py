@@ -159,6 +159,7 @@ class Holdfast:
         max_crashes: int = 3,
         keep: Duration | None = None,
         memory: int | None = None,
+        receives: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…)`.
@@ -179,6 +180,8 @@ class Holdfast:
             max_crashes: How often the run may crash its worker before it fails.
             keep: How long finished runs are kept.
             memory: The memory limit in bytes of a task with `run_in="process"`.
+            receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
+                `run.send` refuses other messages.
         """
         known = ("name", *TaskSettings.__annotations__)
         for unknown in settings.keys() - set(known):

@@ -6,6 +6,7 @@ HoldfastError
 │   ├── UnknownTask               the app has no task of that name
 │   ├── DuplicateTask             two tasks have the same name
 │   ├── BadArguments              arguments that don't match the task
+│   ├── BadMessage                a message that doesn't have the declared type
 │   ├── BadState                  a state of a state machine that can't be decoded or stored
 │   ├── GraphError                an invalid graph, or a run that isn't a graph
 │   └── BlockingCall              a blocking call in a thread with a running event loop
@@ -20,6 +21,7 @@ HoldfastError
 ├── KeyConflict                   the idempotency key was used for another request
 ├── LeaseLost                     a worker lost its claim on a run
 ├── RunNotFound                   the run doesn't exist or has been pruned
+├── MessageNotFound               the run has no such message that was set aside
 ├── RunFinished                   the run has finished; the operation needs an unfinished one
 ├── RunFailed                     the awaited run failed
 ├── RunCancelled                  the awaited run was cancelled
@@ -80,6 +82,10 @@ class DuplicateTask(TaskError):
 
 class BadArguments(TaskError):
     """Arguments or options that don't match the task."""
+
+
+class BadMessage(TaskError):
+    """A message that doesn't have the type that the task declares for its topic."""
 
 
 class BadState(TaskError):
@@ -147,6 +153,10 @@ class RunNotFound(HoldfastError):
     @classmethod
     def of(cls, id: UUID | str) -> Self:
         return cls(f"run {id} does not exist or has been pruned")
+
+
+class MessageNotFound(HoldfastError):
+    """The run has no message with this number that was set aside."""
 
 
 class RunFinished(HoldfastError):

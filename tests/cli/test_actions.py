@@ -6,6 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from holdfast import Context, Holdfast
+from tests.support.durable import drain
+
 
 def test_fork_prints_the_id_of_a_run_that_goes_on_from_there(shell, voyages):
     result = shell("fork", voyages.failed, "--from", "load", "--args", '{"to": "Rhodes"}', "--app", voyages.target)
@@ -102,6 +105,36 @@ def test_a_second_emit_changes_nothing_and_says_so(shell, empty):
     again = shell("emit", "dawn", "2", "--url", empty)
     assert (again.exit_code, again.stdout) == (0, "dawn  already emitted; nothing changed\n")
     assert shell.json("emit", "dawn", "--tenant", "acme", "--url", empty)["first"] is True
+
+
+def test_messages_that_were_set_aside_are_shown_and_sent_again(shell, empty):
+    with Holdfast(empty) as app:
+
+        @app.task(name="numbers")
+        async def numbers(ctx: Context) -> list[int]:
+            return [await ctx.receive("n", type=int), await ctx.receive("n", type=int)]
+
+        run = numbers.enqueue()
+        for payload in ("one", "two"):
+            run.send("n", payload)
+        drain(app)
+        shown = shell("show", run.id, "--url", empty).stdout
+        assert 'message 1 on topic n: "one"' in shown
+        assert f"holdfast resend {run.id} 1 [PAYLOAD]" in shown
+        assert "message set aside" in shown
+        sent = shell("resend", run.id, "1", "1", "--url", empty)
+        assert (sent.exit_code, sent.stdout) == (0, f"{run.id}  message 1 sent again on topic n\n")
+        assert shell.json("resend", run.id, "--url", empty) == {
+            "run": str(run.id), "sent": [{"message": 2, "topic": "n"}],
+        }  # fmt: skip
+        assert shell("resend", run.id, "1", "--url", empty).exit_code == 2
+        drain(app)
+        (left,) = shell.json("show", run.id, "--url", empty)["set_aside"]
+        assert (left["n"], left["payload"]) == (4, "two")
+        shell("resend", run.id, "4", "2", "--url", empty)
+        drain(app)
+        assert run.result(timeout=5) == [1, 2]
+        assert "no messages were set aside" in shell("resend", run.id, "--url", empty).stdout
 
 
 @pytest.mark.parametrize("words", [["emit", ""], ["emit", "a\x1bb"], ["emit", "dawn", "--tenant", ""]])

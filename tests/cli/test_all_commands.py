@@ -20,7 +20,7 @@ pytestmark = pytest.mark.no_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
+    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "resend",
     "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules",
     "limits", "why", "stats", "doctor",
 }  # fmt: skip
@@ -37,7 +37,13 @@ READING = [
     ["cancel", "0199aaaa"],
     ["retry", "0199aaaa"],
 ]
-STEERING = [["fork", "0199aaaa"], ["send", "0199aaaa", "topic"], ["emit", "event"], ["gate", "0199aaaa"]]
+STEERING = [
+    ["fork", "0199aaaa"],
+    ["send", "0199aaaa", "topic"],
+    ["resend", "0199aaaa"],
+    ["emit", "event"],
+    ["gate", "0199aaaa"],
+]
 DATABASE = [
     *READING,
     *STEERING,

@@ -16,13 +16,21 @@ SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(Hea
 
 
 def emit_what_it_waits_for(app, run, emitted):
-    """Emit one event that a suspended run waits for; return whether the run has ended."""
+    """Emit one event or send one message that a suspended run waits for; return whether the run has ended.
+
+    A message of another type, which is set aside, precedes the one that fits.
+    """
     info = run.info()
     if info.state == "waiting":
         for wait in app.store.queries.waits(str(run.id)):
             if wait.kind == "event" and wait.outcome is None and wait.key not in emitted:
                 emitted.add(wait.key)
                 app.emit(wait.key.removeprefix("$event:").rpartition("#")[0], wait.key)
+                break
+            if wait.kind == "message" and wait.outcome is None and wait.key not in emitted:
+                emitted.add(wait.key)
+                run.send(wait.target, "no number")
+                run.send(wait.target, len(emitted))
                 break
     return info.state in ("done", "failed")
 
@@ -68,7 +76,7 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 
 
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger):
-    run_programs(app, ledger, 40, (*STEPS, "wait", "sleep", "child", "broken"), concurrency=2)
+    run_programs(app, ledger, 40, (*STEPS, "wait", "message", "sleep", "child", "broken"), concurrency=2)
 
 
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger):

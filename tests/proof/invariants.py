@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -35,6 +36,11 @@ class InvariantChecker:
         self._runs_per_session = Counter(
             run["session"] for run in before if run is not None and run["state"] == "running"
         )
+        checkpoints = [change for change in changes if change.table == "checkpoints"]
+        self._removed = {_checkpoint_identity(each.old) for each in checkpoints if each.old and each.new is None}
+        self._superseded = {
+            _checkpoint_identity(each.new) for each in checkpoints if each.new and each.new["generation"] < 0
+        }
         violations = []
         records: dict[str, list[Row]] = {}
         for change in changes:
@@ -187,15 +193,22 @@ class InvariantChecker:
 
     def _checkpoints(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new
-        if old is not None and new is not None and new != {**old, "generation": -1 - old["fence"]}:
+        if old is not None and new is not None:
             yield "a checkpoint was changed other than by superseding it"
+        if old is not None and new is None:
+            yield from self._removed_checkpoint(old)
         if old is not None or new is None:
             return
+        if new["generation"] >= 0 or _checkpoint_identity(new) not in self._removed:
+            yield from self._new_checkpoint(new)
+
+    def _new_checkpoint(self, new: Row) -> Iterator[str]:
         run = self._replica.run(new["run"])
+        is_superseded = new["generation"] == -1 - new["fence"]  # by the transaction that wrote it
         if run is None:
             yield "a checkpoint without a run"
             return
-        if run["fence"] != new["fence"] or run["generation"] != new["generation"]:
+        if run["fence"] != new["fence"] or not (is_superseded or run["generation"] == new["generation"]):
             yield f"it was written with fence {new['fence']} instead of {run['fence']}"
         if run["state"] != "running" and not (run["ending"] is not None and new["undo"]):
             yield f"it was written while its run was {run['state']}"
@@ -206,6 +219,14 @@ class InvariantChecker:
                 same = (other["generation"], other["key"]) == (new["generation"], new["key"])
                 if same and other["n"] != new["n"] and other["kind"] == new["kind"]:
                     yield f"step {new['key']} was recorded twice"
+
+    def _removed_checkpoint(self, old: Row) -> Iterator[str]:
+        """Only a restart and pruning delete checkpoints; those that no longer count are superseded."""
+        run = self._replica.run(old["run"])
+        if run is None or run["generation"] != old["generation"] or old["generation"] < 0:
+            return
+        if _checkpoint_identity(old) not in self._superseded:
+            yield "a checkpoint was deleted"
 
     def _waits(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new
@@ -230,7 +251,9 @@ class InvariantChecker:
         if old is not None and new is not None:
             if (old["payload"], old["topic"]) != (new["payload"], new["topic"]):
                 yield "a message was changed"
-            if None not in (old["taken_by"], new["taken_by"]) and old["taken_by"] != new["taken_by"]:
+            if None not in (old["taken_by"], new["taken_by"]) and new["taken_by"] not in (
+                old["taken_by"], f"aside:{old['taken_by']}",
+            ):  # fmt: skip
                 yield f"it was taken by {old['taken_by']} and by {new['taken_by']}"
 
     def _history(self, change: Change) -> Iterator[str]:
@@ -348,3 +371,8 @@ def is_claim(change: Change) -> bool:
     if change.table != "runs" or old is None or new is None:
         return False
     return bool(old["state"] == "ready" and new["state"] == "running")
+
+
+def _checkpoint_identity(row: Row) -> tuple[Any, ...]:
+    """Return what stays the same when a checkpoint is superseded."""
+    return tuple(row[name] for name in ("run", "n", "key", "kind", "value", "fence"))

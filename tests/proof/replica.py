@@ -82,12 +82,17 @@ class Replica:
             table, columns = self._names[full], self._columns[full]
             before = None if old is None else dict(zip(columns, old, strict=True))
             after = None if new is None else dict(zip(columns, new, strict=True))
-            key = tuple((before or after or {})[name] for name in KEYS[table])
-            known = changes.get((table, key))
-            if known is None:
-                changes[table, key] = Change(table, key, before, after)
+            if before is not None and after is not None and _key(table, before) != _key(table, after):
+                pairs = [(before, None), (None, after)]  # its key was changed
             else:
-                known.new = after
+                pairs = [(before, after)]
+            for was, is_now in pairs:
+                key = _key(table, was or is_now or {})
+                known = changes.get((table, key))
+                if known is None:
+                    changes[table, key] = Change(table, key, was, is_now)
+                else:
+                    known.new = is_now
         self._pending.clear()
         for change in changes.values():
             self._apply(change)
@@ -113,6 +118,10 @@ class Replica:
 
     def of_run(self, table: str, run: str) -> list[Row]:
         return list(self.by_run[table][run].values())
+
+
+def _key(table: str, row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEYS[table])
 
 
 def _full(table: str) -> str:

@@ -299,7 +299,7 @@ class ProgramRunner:
         return await self.ctx.wait_for(event, timeout=turns / 5)
 
     async def do_message(self, name: str, turns: int, event: str) -> Any:
-        return await self.ctx.receive("news")
+        return await self.ctx.receive("news", type=int)
 
     async def do_child(self, name: str, turns: int, event: str) -> Any:
         return self.expect(f"child {name}", await self.ctx.call(self.tasks.child, name))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import RunFinished, RunNotFound
-from holdfast.store.commands import RUN_LOST, WaitOutcome, WaitRegistered, WithdrawCommand, Written
+from holdfast.errors import MessageNotFound, RunFinished, RunNotFound
+from holdfast.store.commands import RUN_LOST, SetAsideCommand, WaitOutcome, WaitRegistered, WithdrawCommand, Written
 from tests.support.store_harness import CANCELLED, record_of, token_of, wait_of
 
 
@@ -38,6 +38,44 @@ def test_a_message_wakes_the_run_that_waits_for_it(harness, claim):
     (again,) = harness.claim("w")
     assert receive(harness, again, number=2) == WaitOutcome("message", "2")
     assert receive(harness, again, "other topic") == WaitOutcome("message", "0")
+
+
+def test_a_message_is_set_aside_once_and_the_receiver_waits_again_under_its_key(harness, claim):
+    harness.store.actions.send(claim.id, "topic", '"bad"')
+    assert receive(harness, claim) == WaitOutcome("message", '"bad"')
+    command = SetAsideCommand(token_of(claim), "receive:topic#1", "not a number")
+    assert harness.write("w", command) == [Written()]
+    assert harness.write("w", command) == [Written()], "a repeat after a lost answer"
+    assert harness.kinds(claim.id) == ["set_aside"]
+    again = harness.wait("w", claim, "message", "topic", key="receive:topic#1", n=102)
+    assert again == WaitRegistered(None)
+    assert [(n, topic, payload) for n, topic, payload, _ in harness.store.queries.set_aside_messages(claim.id)] == [
+        (1, "topic", '"bad"')
+    ]
+    harness.store.actions.resend(claim.id, 1, "7")
+    assert harness.waits(claim.id) == {"receive:topic#1": ("message", "7")}
+    with pytest.raises(MessageNotFound):
+        harness.store.actions.resend(claim.id, 1)
+    assert harness.store.queries.set_aside_messages(claim.id) == []
+
+
+def test_a_batch_that_records_and_sets_aside_is_safe_to_repeat(harness, claim):
+    receive(harness, claim)
+    harness.store.actions.send(claim.id, "topic", '"bad"')
+    outcome = record_of(claim, 5, "receive:topic#1", kind="message", value='"bad"', waited=True)
+    batch = (outcome, SetAsideCommand(token_of(claim), "receive:topic#1", "not a number"))
+    assert harness.write("w", *batch) == [Written(), Written()]
+    assert harness.write("w", *batch) == [Written('"bad"'), Written()]
+    assert [(step.n, step.generation < 0) for step in harness.store.queries.all_steps(claim.id)] == [(5, True)]
+    assert harness.kinds(claim.id) == ["set_aside"]
+
+
+def test_a_set_aside_of_a_lost_run_changes_nothing(harness, claim):
+    harness.store.actions.send(claim.id, "topic", "1")
+    receive(harness, claim)
+    harness.store.actions.cancel(claim.id, CANCELLED)
+    assert harness.write("w", SetAsideCommand(token_of(claim), "receive:topic#1", "late")) == [RUN_LOST]
+    assert harness.store.queries.set_aside_messages(claim.id) == []
 
 
 def test_several_receivers_get_one_message_each_in_the_order_in_which_they_came(harness, claim):

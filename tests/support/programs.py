@@ -24,7 +24,8 @@ DEEPEST = 3
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
-    """Generate trees whose leaves have these kinds: step, thread, fail, value, wait, sleep, child, broken, crash."""
+    """Generate trees whose leaves have these kinds: step, thread, fail, value, wait, message, sleep, child,
+    broken, crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -100,6 +101,7 @@ class Interpreter:
             "fail": lambda: ctx.step(self.fail, name, turns),
             "value": ctx.random,
             "wait": lambda: ctx.wait_for(f"{ctx.run_id} {name}"),
+            "message": lambda: ctx.receive(name, type=int),
             "sleep": lambda: ctx.sleep(turns / 1000, name=name),
             "child": lambda: ctx.call(self.child, name),
             "broken": lambda: ctx.call(self.broken, name),

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast import Context
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.site import OPERATIONS
@@ -108,6 +109,28 @@ def test_a_run_is_cancelled_retried_and_forked_and_history_says_who(shop, fill):
     assert told["sent"] == {"by": "operate None", "topic": "topic"}
     forked = visitor.get(f"/api/v1/runs/{fork.json['id']}/history").json["entries"][1]
     assert (forked["kind"], forked["data"]["by"]) == ("forked", "operate None")
+
+
+def test_a_message_that_was_set_aside_is_shown_and_sent_again(shop):
+    @shop.app.task(name="numbers")
+    async def numbers(ctx: Context) -> int:
+        return await ctx.receive("n", type=int)
+
+    run = numbers.enqueue()
+    run.send("n", "one")
+    shop.drain()
+    visitor = shop.visitor("operate")
+    at = f"/api/v1/runs/{run.id}"
+    (message,) = visitor.get(at).json["set_aside"]
+    assert (message["n"], message["topic"], message["payload"]) == (1, "n", "one")
+    page = visitor.get(f"/runs/{run.id}").text
+    assert "Messages set aside" in page
+    assert visitor.post(f"{at}/messages/7/resend", {}).status == 404
+    assert visitor.post(f"{at}/messages/x/resend", {}).status == 404
+    assert visitor.post(f"{at}/messages/1/resend", {"payload": 1}).json == {"changed": True}
+    shop.drain()
+    assert visitor.get(at).json["info"]["result"] == 1
+    assert visitor.post(f"{at}/messages/1/resend", {}).status == 409
 
 
 def test_steps_reasons_and_graphs_are_returned(shop, open_visitor, fill):

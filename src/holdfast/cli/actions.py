@@ -1,4 +1,4 @@
-"""Commands that change runs: `cancel`, `retry`, `fork`, `send`."""
+"""Commands that change runs: `cancel`, `retry`, `fork`, `send`, `resend`."""
 
 from __future__ import annotations
 
@@ -241,3 +241,41 @@ def send(shared: SharedOptions, run: str, topic: str, given_payload: str | None,
     topics = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
     if topics and topic not in topics:
         note(f"the run waits for a message on {', '.join(topics)}, not on {topic}; the message is kept")
+
+
+@holdfast.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("message", type=click.IntRange(min=1), required=False)
+@click.argument("given_payload", metavar="[PAYLOAD]", required=False)
+@by_option
+@pass_shared
+def resend(shared: SharedOptions, run: str, message: int | None, given_payload: str | None, by: str | None) -> None:
+    """Send messages again that were set aside.
+
+    A message that doesn't have the type that the function expects is set aside, and the function keeps waiting.
+    `holdfast show RUN` lists these messages with their numbers. Without MESSAGE, all of them are sent again, in order,
+    for example after a deploy with the fitting type. PAYLOAD is JSON and replaces the message. RUN is a run id or a
+    unique prefix. With --app, a PAYLOAD is checked against the type that the task declares.
+
+    \b
+    Examples:
+      holdfast resend 0199a3f2-6c1e
+      holdfast resend 0199a3f2-6c1e 3 '{"by": "ada", "ok": true}'
+    """
+    from holdfast.cli.connect import connect_or_empty
+
+    replaced = {} if given_payload is None else {"payload": payload(given_payload)}
+    with connect_or_empty(shared) as control:
+        id = control.runs.find(run)
+        numbers = [each.n for each in control.runs.set_aside(id)] if message is None else [message]
+        sent = [
+            {"message": number, "topic": control.runs.resend(id, number, **replaced, by=actor_or_user(by))}
+            for number in numbers
+        ]
+    if shared.json:
+        show_json({"run": id, "sent": sent})
+        return
+    for each in sent:
+        show_line(f"{id}  message {each['message']} sent again on topic {each['topic']}")
+    if not sent:
+        show_line(f"{id}  no messages were set aside")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_GATES = 10
 MAX_ARGUMENTS_CHARS = 80
+MAX_SET_ASIDE = 10
 
 COLUMNS = (
     TableColumn("RUN", whole=True),
@@ -189,6 +190,7 @@ def _show_details(details: RunDetails) -> None:
             ("held", _held(details)),
             ("will end", None if details.ending is None else f"{details.ending}, when its compensations have run"),
             ("waiting for", _waits(details)),
+            ("set aside", _set_aside(details)),
             ("progress", _progress(info.progress)),
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
             ("nodes", None if details.graph is None else format_node_counts(details.graph.counts)),
@@ -274,6 +276,19 @@ def _waits(details: RunDetails) -> str | None:
         lines += [f"approval, {format_gate(details.gate)}:", f"  {_complete_command(details.gate)}"]
     if details.info.state == "blocked":
         lines += [f"node {name} ({state})" for name, state in details.needs.items() if state not in FINAL_STATES]
+    return "\n".join(lines) or None
+
+
+def _set_aside(details: RunDetails) -> str | None:
+    """List messages that didn't fit, and how to send them again."""
+    lines = []
+    for message in details.set_aside[:MAX_SET_ASIDE]:
+        lines.append(f"message {message.n} on topic {message.topic}: {cut(_json(message.payload), MAX_VALUE_CHARS)}")
+        lines += [f"  {message.error}"] if message.error else []
+    if len(details.set_aside) > MAX_SET_ASIDE:
+        lines.append(f"… and {len(details.set_aside) - MAX_SET_ASIDE:,} more (--json lists all)")
+    if lines and not details.info.final:
+        lines.append(f"send again: holdfast resend {details.info.id} {details.set_aside[0].n} [PAYLOAD]")
     return "\n".join(lines) or None
 
 

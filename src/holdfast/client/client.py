@@ -117,10 +117,10 @@ class Client:
         self.store.actions.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
-    def send(self, id: UUID, topic: str, payload: Any) -> None:
+    def send(self, id: UUID, task: str, topic: str, payload: Any) -> None:
         refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
-        text = encode(payload, f"the message on topic {topic!r}")
-        self.store.actions.send(str(id), check_name(topic, "a topic"), text)
+        text = self._registry.encode_message(task, check_name(topic, "a topic"), payload)
+        self.store.actions.send(str(id), topic, text)
 
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
         name = check_name(event, "the name of an event")

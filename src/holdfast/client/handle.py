@@ -130,13 +130,14 @@ class Run(Generic[R_co]):
 
         Raises:
             RunFinished: The run has finished.
+            BadMessage: The task declares another type for the topic with `receives=`.
         """
         reject_in_event_loop("send")
-        self._client.send(self.id, topic, payload)
+        self._client.send(self.id, self.task, topic, payload)
 
     async def asend(self, topic: str, payload: Any = None) -> None:
         """Send a message to the run. The awaitable form of `send`."""
-        await run_in_thread(self._client.send, self.id, topic, payload)
+        await run_in_thread(self._client.send, self.id, self.task, topic, payload)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Yield the chunks that the run writes with `ctx.write`, until it finishes.

@@ -75,9 +75,7 @@ class Explainer:
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
-            for wait in waits_of(self._store.queries.waits(row.id)):
-                if wait.outcome is None:
-                    yield self._awaited_event(wait, tenant) if wait.kind == "event" else _awaited(wait)
+            yield from self._waiting(row, tenant)
         else:
             yield from self._ready(row, more, tenant)
 
@@ -111,6 +109,17 @@ class Explainer:
         at = _time(to_datetime(others[0].emitted_at or 0))
         text = f"{reason.text}; it was emitted {owners} at {at}, which doesn't reach this run: {command}"
         return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]})
+
+    def _waiting(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
+        waits = [wait for wait in waits_of(self._store.queries.waits(row.id)) if wait.outcome is None]
+        messages = any(wait.kind == "message" for wait in waits)
+        aside = Counter(topic for _, topic, *_ in self._store.queries.set_aside_messages(row.id)) if messages else {}
+        for wait in waits:
+            reason = self._awaited_event(wait, tenant) if wait.kind == "event" else _awaited(wait)
+            if wait.kind == "message" and (count := aside.get(wait.name)):
+                text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
+                reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
+            yield reason
 
     def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
         if row.state == "blocked":

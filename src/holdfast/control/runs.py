@@ -38,7 +38,7 @@ from holdfast.task.signature import SignatureProtocol, UntypedSignature
 MIN_PREFIX_CHARS = 4
 MAX_CANDIDATES = 5
 MAX_CHILDREN = 50
-ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released"}
+ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released", "set_aside": "message set aside"}
 """History kinds whose stored name doesn't explain itself."""
 
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
@@ -82,6 +82,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     graph: GraphInfo | None = None
     """The nodes of a graph run."""
     gate: GateInfo | None = None
+    set_aside: list[MessageInfo] = msgspec.field(default_factory=list)
+    """Messages that didn't have the type that the function expects."""
     full_limit: str | None = None
     """The limit, with its key, that the run is parked on."""
 
@@ -141,6 +143,7 @@ class RunControl:
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
         args = displayed_arguments(more.args)
+        history = self._reader.history(id)
         return RunDetails(
             info=replace(self._reader.info_of(row), args=args) if row.kind is None else self._reader.info(id),
             args=args,
@@ -152,12 +155,13 @@ class RunControl:
             deadline=to_datetime_or_none(more.deadline),
             expires_at=to_datetime_or_none(more.expires_at),
             held=row.held,
-            history=self._reader.history(id),
+            history=history,
             ending=more.ending,
             restarts=more.generation,
             steps=self.steps(id),
             waits=self.waits(id),
             children=[_child(row, self._store.payloads.unpack) for row in children[:MAX_CHILDREN]],
+            set_aside=self._set_aside(id, history) if any(entry.kind == "set_aside" for entry in history) else [],
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
             full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,
@@ -183,6 +187,17 @@ class RunControl:
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
         return waits_of(self._store.queries.waits(str(id)))
+
+    def set_aside(self, id: UUID) -> list[MessageInfo]:
+        """List the messages of a run that were set aside, because they don't have the expected type."""
+        return self._set_aside(id, self._reader.history(id))
+
+    def _set_aside(self, id: UUID, history: Sequence[Entry]) -> list[MessageInfo]:
+        errors = {entry.data.get("message"): entry.data.get("reason") for entry in history if entry.kind == "set_aside"}
+        return [
+            MessageInfo(n, topic, display_value(payload), to_datetime(sent_at), errors.get(n))
+            for n, topic, payload, sent_at in self._store.queries.set_aside_messages(str(id))
+        ]
 
     def history(self, id: UUID) -> list[Entry]:
         """List the history of a run, oldest entry first."""
@@ -239,8 +254,26 @@ class RunControl:
 
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send a message to an unfinished run, which receives messages in order, each once."""
-        text = encode(payload, f"the message on topic {topic!r}")
-        self._store.actions.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
+        text = self._encode_message(id, check_name(topic, "a topic"), payload)
+        self._store.actions.send(str(id), topic, text, check_actor(by))
+
+    def resend(self, id: UUID, number: int, payload: Any = msgspec.UNSET, by: str | None = None) -> str:
+        """Send a message again that was set aside, or another payload instead of it; return its topic.
+
+        Without a payload, the same message is sent: after a deploy with the fitting type.
+        """
+        text = None
+        if payload is not msgspec.UNSET:
+            messages = self._store.queries.set_aside_messages(str(id))
+            topic = next((topic for n, topic, *_ in messages if n == number), None)
+            text = encode(payload) if topic is None else self._encode_message(id, topic, payload)
+        return self._store.actions.resend(str(id), number, text, check_actor(by))
+
+    def _encode_message(self, id: UUID, topic: str, payload: Any) -> str:
+        """Encode a message; its type is checked if the task's code is known."""
+        if self._registry is None:
+            return encode(payload, f"the message on topic {topic!r}")
+        return self._registry.encode_message(self._reader.row(id).task, topic, payload)
 
 
 def _trace_id(context: Any) -> str | None:
@@ -291,6 +324,16 @@ class WaitInfo(msgspec.Struct, frozen=True):
     outcome: str | None
     tenant: str | None = None
     """The tenant whose event is awaited; None also if it belongs to no tenant."""
+
+
+class MessageInfo(msgspec.Struct, frozen=True):
+    """A message of a run that was set aside, and why. `n` is its number among the messages of the run."""
+
+    n: int
+    topic: str
+    payload: Any
+    sent_at: datetime
+    error: str | None
 
 
 class ChildInfo(msgspec.Struct, frozen=True):
@@ -433,6 +476,11 @@ def _describe_fork(data: Mapping[str, Any]) -> str:
     return f"from run {data.get('from')}{at}, {count} {'checkpoint' if count == 1 else 'checkpoints'} kept"
 
 
+def _describe_sent(data: Mapping[str, Any]) -> str:
+    again = f"message {data['message']} again, " if data.get("message") else ""
+    return f"{again}topic {data['topic']}" if data.get("topic") else ""
+
+
 def _describe_drift(data: Mapping[str, Any]) -> str:
     steps, renamed = data.get("steps"), data.get("renamed")
     if not isinstance(steps, dict):
@@ -455,5 +503,6 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "concluded_early": lambda data: "to be completed" if data.get("outcome") == "done" else "to fail",
     "drift": _describe_drift,
-    "sent": lambda data: f"topic {data['topic']}" if data.get("topic") else "",
+    "sent": _describe_sent,
+    "set_aside": lambda data: f"message {data.get('message')} on topic {data.get('topic')}",
 }

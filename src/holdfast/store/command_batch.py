@@ -16,6 +16,7 @@ from holdfast.store.commands import (
     ProgressCommand,
     Reply,
     RunToken,
+    SetAsideCommand,
     SpawnCommand,
     WaitCommand,
     WaitOutcome,
@@ -39,6 +40,7 @@ from holdfast.store.waits import (
     find_waiters,
     lock_events,
     receiver_key,
+    set_message_aside,
     take_message,
     wake_runs,
 )
@@ -57,11 +59,14 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
     numbered = {
         (command.token.run, command.n): (at, command)
         for at, command in enumerate(commands)
-        if not isinstance(command, ProgressCommand | MarkUndosCommand) and command.n is not None
+        if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand) and command.n is not None
     }
     if not numbered:
         return {}
-    rows = [{"run": run, "generation": command.token.generation, "n": n} for (run, n), (_, command) in numbered.items()]
+    rows = [
+        {"run": run, "generation": command.token.generation, "n": n, "fence": command.token.fence}
+        for (run, n), (_, command) in numbered.items()
+    ]
     replies: dict[int, Reply] = {}
     for run, n, key, fence, kind, value in tx.execute("read_recorded", rows=json_rows(rows)):
         at, command = numbered[str(run), n]
@@ -103,6 +108,7 @@ class CommandBatch:
         # In batches by size: an emit may resolve many waits with a large payload.
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
             self._tx.execute("add_checkpoints", rows=json_rows(batch))
+        self._set_aside()
         wake_runs(self._tx, self._woken)
         return [self._replies[at] for at in range(len(self._commands))]
 
@@ -181,6 +187,12 @@ class CommandBatch:
                 receivers.append({"run": token.run, "taken_by": receiver_key(token.generation, withdraw.key)})
         for run, topic in self._tx.execute("return_messages", rows=json_rows(receivers)) if receivers else []:
             deliver_message(self._tx, str(run), topic)
+
+    def _set_aside(self) -> None:
+        """Set messages aside and supersede the outcomes of their waits, which may be checkpoints of this batch."""
+        for at, command in self._unanswered(SetAsideCommand):
+            set_message_aside(self._tx, command.token, command.key, command.error)
+            self._replies[at] = Written()
 
     def _wait(self) -> None:
         waits = self._unanswered(WaitCommand)

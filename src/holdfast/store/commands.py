@@ -95,6 +95,17 @@ class WithdrawCommand(msgspec.Struct):
     key: str
 
 
+class SetAsideCommand(msgspec.Struct):
+    """Set aside the message that a wait has received, because it doesn't have the type that the code expects.
+
+    The wait's outcome is superseded, so that the code can wait again under the same key. Safe to repeat.
+    """
+
+    token: RunToken
+    key: str
+    error: str
+
+
 class EmitCommand(msgspec.Struct):
     """Emit an event. The reply says whether it was the first of its name. `trace`: the emitter's trace context."""
 
@@ -159,8 +170,8 @@ class MarkUndosCommand(msgspec.Struct):
 
 
 Command: TypeAlias = (
-    NewCheckpoint | WaitCommand | WithdrawCommand | EmitCommand | SpawnCommand | EnqueueCommand | WriteCommand
-    | ProgressCommand | MarkUndosCommand
+    NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
+    | WriteCommand | ProgressCommand | MarkUndosCommand
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ joined before that step are spawned again. Compensations stay with the original,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database import Conflict, DataFault, Duplicate
-from holdfast.errors import ConfigError, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.errors import ConfigError, GraphError, KeyConflict, MessageNotFound, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
@@ -24,7 +24,7 @@ from holdfast.store.module import StoreModule, Tx, history_row, in_batches, json
 from holdfast.store.propagation import propagate_ends, retry_runs
 from holdfast.store.run_queries import StepRow
 from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
-from holdfast.store.waits import deliver_message
+from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
 
 MAX_SHOWN_STEPS = 20
 
@@ -110,27 +110,50 @@ class RunActions(StoreModule):
 
         Only a message with a sender `by` is in the run's history: applications send many.
         """
+        packed = self._context.payloads.pack(payload, f"the message on topic {topic!r}")
+        self._send(id, by, lambda _: (topic, packed, {"topic": topic}))
+
+    def resend(self, id: str, number: int, payload: str | None = None, by: str | None = None) -> str:
+        """Send a message again that was set aside, or another payload instead of it; return its topic."""
+        packed = None if payload is None else self._context.payloads.pack(payload, f"message {number}")
+
+        def take(tx: Tx) -> tuple[str, str, dict[str, Any]]:
+            found = tx.execute("read_set_aside", run=id, n=number)
+            if not found:
+                raise MessageNotFound(f"run {id} has no message {number} that was set aside, or it was sent again")
+            topic, old, receiver = found[0]
+            resent = {"run": id, "n": number, "taken_by": RESENT + receiver.removeprefix(SET_ASIDE)}
+            tx.execute("take_messages", rows=json_rows([resent]))
+            return topic, packed or old, {"topic": topic, "message": number}
+
+        return self._send(id, by or "", take)
+
+    def _send(self, id: str, by: str | None, prepare: Callable[[Tx], tuple[str, str, dict[str, Any]]]) -> str:
+        """Send a message: `prepare` returns its topic, its packed payload and what its history entry says."""
         call = str(new_id())
         tries = count(1)
-        payload = self._context.payloads.pack(payload, f"the message on topic {topic!r}")
+        topics: list[str] = []
 
-        def work(tx: Tx) -> None:
+        def work(tx: Tx) -> str:
             run = _lock_run(tx, id)
             if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
-                return  # sent before the response got lost
+                return topics[-1]  # sent before the response got lost
             if run.kind is not None:
                 raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
             if run.state in FINAL_STATES:
                 raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages")
+            topic, payload, data = prepare(tx)
+            topics.append(topic)
             message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
             tx.execute("add_messages", rows=json_rows([message]))
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=id)
-                data = msgspec.json.encode({"by": by, "topic": topic}).decode()
-                tx.execute("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=data)]))
+                entry = msgspec.json.encode({"by": by, **data} if by else data).decode()
+                tx.execute("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=entry)]))
             deliver_message(tx, id, topic)
+            return topic
 
-        self._transaction("client", work)
+        return self._transaction("client", work)
 
     def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
         """Create the run `fork` from the run `id`, with the checkpoints before a step, given by name or key.

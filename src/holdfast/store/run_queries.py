@@ -226,6 +226,11 @@ class RunQueries(StoreModule):
         rows = self._execute("read", "list_chunks", id=id, after=after)
         return [(n, attempt, self.unpack(data)) for n, attempt, data in rows]
 
+    def set_aside_messages(self, id: str) -> list[Row]:
+        """Return the messages of a run that were set aside: n, topic, payload, sent_at."""
+        rows = self._execute("read", "list_set_aside", id=id)
+        return [(n, topic, self.unpack(payload), sent_at) for n, topic, payload, sent_at in rows]
+
     def change_marker(self, id: str) -> list[Row]:
         """Return values that differ whenever something about a run or its children has changed."""
         return self._execute("read", "read_change_marker", id=id) + self._execute(

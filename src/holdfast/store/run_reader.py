@@ -34,8 +34,11 @@ ReadResult: TypeAlias = Callable[[str, str], Any]
 
 _KINDS_WITH_PLAIN_DATA = (
     "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
+    "set_aside",
 )  # fmt: skip
 """History kinds whose data isn't an error."""
+_KINDS_WITHIN_ATTEMPTS = ("drift", "sent", "set_aside")
+"""History kinds that don't change the state of their run."""
 
 
 def read_plain(_task: str, text: str) -> Any:
@@ -182,21 +185,34 @@ def _history_entries(run: RunRow, rows: list[Row]) -> Iterator[Entry]:
     data = {"task": run.task, "queue": run.queue} | _slot_data(run)
     yield Entry("enqueued", to_datetime(run.created_at), 0, None, data)
     was_waiting = False
-    drifts: list[Entry] = []  # recorded with the end of their attempt, just before it
+    between: list[Entry] = []  # recorded before the start of their attempt is known, which is derived from its end
     for _n, at, kind, attempt, session, since, text in rows:
         entry = Entry(kind, to_datetime(at), attempt, session, _entry_data(kind, text))
-        if kind == "drift":
-            drifts.append(entry)
+        if kind in _KINDS_WITHIN_ATTEMPTS:
+            between.append(entry)
             continue
+        start = None
         if since is not None:
-            yield Entry("resumed" if was_waiting else "started", to_datetime(since), attempt, session)
+            start = Entry("resumed" if was_waiting else "started", to_datetime(since), attempt, session)
+        yield from _with_start(between, start)
+        between.clear()
         if kind != "let_go":
             was_waiting = kind == "waiting"
-        yield from drifts
-        drifts.clear()
         yield entry
+    start = None
     if run.is_running and run.claimed_at is not None:
-        yield Entry("resumed" if was_waiting else "started", to_datetime(run.claimed_at), run.attempt, run.session)
+        start = Entry("resumed" if was_waiting else "started", to_datetime(run.claimed_at), run.attempt, run.session)
+    yield from _with_start(between, start)
+
+
+def _with_start(entries: list[Entry], start: Entry | None) -> Iterator[Entry]:
+    """Insert the start of an attempt among entries in order of time."""
+    if start is None:
+        yield from entries
+        return
+    yield from (entry for entry in entries if entry.at < start.at)
+    yield start
+    yield from (entry for entry in entries if entry.at >= start.at)
 
 
 def _slot_data(run: RunRow) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.model.ids import new_id
-from holdfast.store.commands import WaitOutcome
-from holdfast.store.module import StoreModule, Tx, id_rows, in_batches, json_rows
+from holdfast.store.commands import RunToken, WaitOutcome
+from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
 
 MAX_WOKEN_RUNS = 500
@@ -23,6 +23,9 @@ MAX_LISTED_ROWS = 10_000
 """How many waits or events `list_awaited_events` and `list_emitted_events` read."""
 MAX_SCANNED_EVENTS = 100_000
 MAX_NAMED_EVENTS = 100
+SET_ASIDE = "aside:"
+RESENT = "resent:"
+"""How the receiver of a message begins that was set aside, and that was sent again after that."""
 
 
 class EventWaiter(NamedTuple):
@@ -258,6 +261,17 @@ def take_message(tx: Tx, run: str, topic: str | None, by: str) -> str | None:
     n, payload = found[0]
     tx.execute("take_messages", rows=json_rows([{"run": run, "n": n, "taken_by": by}]))
     return str(payload)
+
+
+def set_message_aside(tx: Tx, token: RunToken, key: str, error: str) -> None:
+    """Set aside the message that a wait of a locked run has received, and supersede the wait's outcome."""
+    receiver = receiver_key(token.generation, key)
+    found = tx.execute("set_message_aside", run=token.run, taken_by=receiver, set_aside=SET_ASIDE + receiver)
+    tx.execute("supersede_message", run=token.run, generation=token.generation, key=key)
+    for number, topic in found:
+        ((n, attempt),) = tx.execute("next_history_number", id=token.run)
+        data = msgspec.json.encode({"message": number, "topic": topic, "reason": error}).decode()
+        tx.execute("add_history", rows=json_rows([history_row(token.run, n, "set_aside", attempt, data=data)]))
 
 
 def deliver_message(tx: Tx, run: str, topic: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, get_origin
 
 import msgspec
 
-from holdfast.errors import TaskError
+from holdfast.errors import ConfigError, TaskError
 from holdfast.model.codec import decoder, is_pydantic_model
 from holdfast.model.secret import Secret
 
@@ -65,6 +66,27 @@ def check(where: str, annotation: Any, kind: Any) -> None:
     if (unsupported := _unsupported(info)) is not None:
         why = f"{unsupported.__module__}.{unsupported.__qualname__} can't be stored as JSON"
         raise _untypable(where, annotation, why)
+
+
+def payload_type(kind: Any, what: str) -> Any:
+    """Check the type of an event's or message's payload, given as `what`; None for plain JSON."""
+    if kind is None or kind is Any:
+        return None
+    if isinstance(kind, str):
+        raise ConfigError(f"{what} must be a type, not a str: remove the quotes")
+    try:
+        _check_payload_type(kind, what)
+    except TypeError:  # Unhashable types can't be cached.
+        _check_payload_type.__wrapped__(kind, what)
+    return kind
+
+
+@lru_cache(maxsize=512)
+def _check_payload_type(kind: Any, what: str) -> None:
+    try:
+        check(f"{what} is", kind, kind)
+    except Unresolved as error:
+        raise TaskError(f"{what}: {kind!r} can't be resolved: {error}") from error
 
 
 def shown(annotation: Any) -> str:

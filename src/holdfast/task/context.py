@@ -226,7 +226,7 @@ class Context:
         Raises:
             WaitTimeout: No message arrived in time.
         """
-        return self._executor.perform(operation_factory.receive(topic, timeout, type))
+        return self._executor.perform(operation_factory.receive(self._executor.task, topic, timeout, type))
 
     def emit(self, event: str, payload: Any = None) -> Coro[bool]:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""

@@ -24,7 +24,7 @@ from holdfast.model.codec import DIGEST_VERSION, canonical, decode, digest, enco
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
 from holdfast.task import operations
-from holdfast.task.annotations import Unresolved, check
+from holdfast.task.annotations import payload_type
 from holdfast.task.fakes import active_fakes, fake_function
 from holdfast.task.functions import (
     STEP_OPTIONS,
@@ -203,12 +203,14 @@ def sleep_until(time: datetime, name: str | None) -> operations.Sleep:
 
 def wait_for(event: str, timeout: Duration | None, type: Any) -> operations.WaitFor:
     check_name(event, "the event of ctx.wait_for")
-    return operations.WaitFor(event, _wait_timeout(timeout, "wait_for"), _readable(type, "wait_for"))
+    return operations.WaitFor(event, _wait_timeout(timeout, "wait_for"), payload_type(type, "ctx.wait_for: type="))
 
 
-def receive(topic: str, timeout: Duration | None, type: Any) -> operations.Receive:
+def receive(task: Task[..., Any], topic: str, timeout: Duration | None, type: Any) -> operations.Receive:
+    """Create the wait of `ctx.receive`. Without a type, the one that the task declares for the topic applies."""
     check_name(topic, "the topic of ctx.receive")
-    return operations.Receive(topic, _wait_timeout(timeout, "receive"), _readable(type, "receive"))
+    expected = task.declaration.receives.get(topic) if type is None else payload_type(type, "ctx.receive: type=")
+    return operations.Receive(topic, _wait_timeout(timeout, "receive"), expected)
 
 
 def emit(event: str, payload: Any) -> operations.Emit:
@@ -338,26 +340,6 @@ def _wait_name(name: str | None) -> str | None:
 
 def _wait_timeout(timeout: Duration | None, verb: str) -> int | None:
     return None if timeout is None else to_micros(timeout, f"the timeout of ctx.{verb}")
-
-
-def _readable(type: Any, verb: str) -> Any:
-    if type is None or type is Any:
-        return None
-    if isinstance(type, str):
-        raise ConfigError(f"ctx.{verb}: type= must be a type, not a str: remove the quotes")
-    try:
-        _check_readable(type, verb)
-    except TypeError:  # Unhashable types can't be cached.
-        _check_readable.__wrapped__(type, verb)
-    return type
-
-
-@lru_cache(maxsize=512)
-def _check_readable(type: Any, verb: str) -> None:
-    try:
-        check(f"ctx.{verb}: type= is", type, type)
-    except Unresolved as error:
-        raise TaskError(f"ctx.{verb}: type {type!r} can't be resolved: {error}") from error
 
 
 def _refuse_no_task(verb: str, task: Any) -> None:

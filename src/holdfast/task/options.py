@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
+from holdfast.task.annotations import payload_type
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 """Where a task's function runs."""
@@ -82,6 +83,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int = 3
     keep: int | None = None
     memory: int | None = None
+    receives: Mapping[str, Any] = {}
 
 
 class TaskSettings(TypedDict, total=False):
@@ -98,6 +100,7 @@ class TaskSettings(TypedDict, total=False):
     max_crashes: int
     keep: Duration | None
     memory: int | None
+    receives: Mapping[str, Any] | None
 
 
 def check_declaration(
@@ -115,6 +118,7 @@ def check_declaration(
     max_crashes: int = 3,
     keep: Duration | None = None,
     memory: int | None = None,
+    receives: Mapping[str, Any] | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -131,7 +135,17 @@ def check_declaration(
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else to_micros(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
+        receives={} if receives is None else _message_types(receives, f"{where}: receives"),
     )
+
+
+def _message_types(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} must be a mapping of topics to types, not {type(value).__name__}")
+    return {
+        check_name(topic, f"a topic in {what}"): payload_type(given, f"{what}[{topic!r}]")
+        for topic, given in value.items()
+    }
 
 
 def _run_in(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:

@@ -11,10 +11,11 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode, encode
 from holdfast.model.interactive import has_source_file, is_defined_interactively, note
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
@@ -97,6 +98,13 @@ class Registry:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(f"no task {quoted(name)} in this app; {self._hint(name)}") from None
+
+    def encode_message(self, task: str, topic: str, payload: Any) -> str:
+        """Encode a message for a task. Raises BadMessage if it doesn't have the declared type, where that is known."""
+        text = encode(payload, f"the message on topic {topic!r}")
+        with suppress(UnknownTask):
+            self.get(task).check_message(topic, text)
+        return text
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a stored result as the task's return type, or as plain JSON if the task is unknown here."""
@@ -204,6 +212,8 @@ def register_task(
             f'{fn.__qualname__} is a durable function and can\'t have run_in="process": move the CPU-bound part to a '
             'job with run_in="process", and ctx.call it'
         )
+    if settings.get("receives") and not durable:
+        raise ConfigError(f"{fn.__qualname__} is a job, which receives no messages: remove receives=, or add a Context")
     declaration = check_declaration(task_name(fn) if name is None else name, is_async=is_async, **settings)
     if declaration.run_in == "process" and "<" in fn.__qualname__:
         raise TaskError(

@@ -145,7 +145,7 @@ class SyncContext:
     def receive(self, topic: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
     def receive(self, topic: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
         """Wait for the next message that `run.send(topic)` sends to this run, and return its payload."""
-        return self._executor.perform(operation_factory.receive(topic, timeout, type))
+        return self._executor.perform(operation_factory.receive(self._executor.task, topic, timeout, type))
 
     def emit(self, event: str, payload: Any = None) -> bool:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""

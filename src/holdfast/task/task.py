@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec,
 
 import msgspec
 
-from holdfast.errors import BadArguments, ConfigError, HoldfastError, TaskError
+from holdfast.errors import BadArguments, BadMessage, ConfigError, HoldfastError, PayloadError, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
+from holdfast.task.annotations import shown as type_name
 from holdfast.task.options import Declaration, Options, RunIn
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
@@ -138,6 +139,19 @@ class Task(Generic[P, R_co]):
     def request_options(self) -> Options:
         """The options set with `options`."""
         return self._options
+
+    def check_message(self, topic: str, text: str) -> None:
+        """Raise BadMessage if a message, as JSON text, doesn't have the type that the task declares for its topic."""
+        expected = self.declaration.receives.get(topic)
+        if expected is None:
+            return
+        try:
+            decode(text, expected)
+        except PayloadError as error:
+            raise BadMessage(
+                f"task {self.name} receives {type_name(expected)} on topic {topic!r}, and this message doesn't fit: "
+                f"{error}"
+            ) from error
 
     def request(self, /, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
         """Create a request, to be enqueued later. The arguments are checked now."""

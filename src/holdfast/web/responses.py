@@ -35,6 +35,7 @@ TITLES = {
 
 _STATUS: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.RunNotFound, 404),
+    (errors.MessageNotFound, 404),
     (errors.UnknownTask, 422),
     (errors.RunFinished, 409),
     (errors.KeyConflict, 409),

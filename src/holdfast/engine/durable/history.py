@@ -247,12 +247,11 @@ def chained_exception_ids(error: BaseException) -> set[int]:
 # Outcomes of waits
 
 
-def decode_payload(text: str, what: str, type_: Any) -> Any:
-    """Return the payload of an event or message as `type_`."""
-    try:
-        return decode(text, Any if type_ is None else type_)
-    except PayloadError as error:
-        raise Fatal(f"the payload of {what} doesn't have the expected type: {error}") from error
+def unexpected_payload(what: str, error: PayloadError) -> Fatal:
+    """Return the exception for a payload of an event or message that can't be decoded as the expected type."""
+    failure = Fatal(f"the payload of {what} doesn't have the expected type: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def child_outcome(row: Sequence[Any]) -> ChildOutcome:

@@ -24,13 +24,13 @@ from holdfast.engine.durable.history import (
     chained_exception_ids,
     child_failure,
     child_outcome,
-    decode_payload,
     encode_failure,
     recorded_step_failure,
     step_failure,
+    unexpected_payload,
 )
 from holdfast.engine.services import ChildReader, ClientServices
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError, WaitTimeout
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, WaitTimeout
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
@@ -42,6 +42,7 @@ from holdfast.store.run_tree import format_spawn_key
 from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.scope import current_scope
+from holdfast.telemetry import log
 
 Plan: TypeAlias = Coroutine[Any, Any, Any]
 Read: TypeAlias = Callable[[], Any]
@@ -261,7 +262,8 @@ class OperationPlans:
     # Waits
 
     async def sleep(self, executor: PlanExecutor, operation: op.Sleep) -> Any:
-        await self._wait(executor, operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
+        key = self.history.next_key(operation.base)
+        await self._wait(executor, key, kind="sleep", delay=operation.delay, due_at=operation.until)
 
     async def wait_for(self, executor: PlanExecutor, operation: op.WaitFor) -> Any:
         tenant, name = self.claim.tenant, operation.event
@@ -269,7 +271,7 @@ class OperationPlans:
         on_event = None if self.on_event is None else partial(self.on_event, target)
         result = await self._wait(
             executor,
-            operation.base,
+            self.history.next_key(operation.base),
             on_event,
             kind="event",
             target=target,
@@ -277,22 +279,38 @@ class OperationPlans:
             name=name,
             delay=operation.timeout,
         )
-        return self._payload(result, f"event {name!r}", operation.type)
+        what = f"event {name!r}"
+        try:
+            return decode(self._payload(result, what), operation.type or Any)
+        except PayloadError as error:
+            raise unexpected_payload(what, error) from error
 
     async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
-        topic = operation.topic
-        result = await self._wait(executor, operation.base, kind="message", target=topic, delay=operation.timeout)
-        return self._payload(result, f"message on topic {topic!r}", operation.type)
+        topic, what = operation.topic, f"message on topic {operation.topic!r}"
+        key = self.history.next_key(operation.base)
+        while True:
+            result = await self._wait(executor, key, kind="message", target=topic, delay=operation.timeout)
+            text = self._payload(result, what)
+            try:
+                return decode(text, operation.type or Any)
+            except PayloadError as error:
+                if self.replay_only:
+                    raise unexpected_payload(what, error) from error
+                reason = str(error)
+            await executor.write(commands.SetAsideCommand(self.run_token, key, reason))
+            log.message_set_aside(self.claim.id, self.claim.attempt, topic, reason)
 
-    def _payload(self, result: WaitResult, what: str, type_: Any) -> Any:
-        """Return the payload of an event or message as `type_`; raise WaitTimeout if the wait timed out."""
+    def _payload(self, result: WaitResult, what: str) -> str:
+        """Return the payload of an event or message as JSON text; raise WaitTimeout if the wait timed out."""
         if result.outcome.kind == "due":
             self._timeouts[result.n] = timeout = WaitTimeout(f"timed out waiting for {what}")
             raise timeout
-        return decode_payload(self._client.unpack(result.outcome.value or "null"), what, type_)
+        try:
+            return self._client.unpack(result.outcome.value or "null")
+        except PayloadError as error:  # This worker lacks the codec, for example: the payload itself may be fine.
+            raise Fatal(f"the payload of {what} can't be read: {error}") from error
 
-    async def _wait(self, executor: PlanExecutor, base: str, read: Read | None = None, **wait: Any) -> WaitResult:
-        key = self.history.next_key(base)
+    async def _wait(self, executor: PlanExecutor, key: str, read: Read | None = None, **wait: Any) -> WaitResult:
         recorded = self.history.consume(key)
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)

@@ -92,10 +92,10 @@ where true
 on conflict do nothing
 
 -- name: read_recorded
--- Read the checkpoints with these numbers, for a repeat after a lost response.
+-- Read the checkpoints with these numbers, for a repeat after a lost response. The same batch may have superseded one.
 select c.run, c.n, c.key, c.fence, c.kind, c.value
-from {each(:rows, run uuid, generation int, n int)}
-join {schema}checkpoints c on c.run = each.run and c.generation = each.generation and c.n = each.n
+from {each(:rows, run uuid, generation int, n int, fence bigint)}
+join {schema}checkpoints c on c.run = each.run and c.generation in (each.generation, -1 - each.fence) and c.n = each.n
 where c.run {among(:rows, run uuid)}
 
 -- name: load_first_checkpoints

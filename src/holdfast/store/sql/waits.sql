@@ -181,6 +181,26 @@ select generation, key from {schema}waits
 where run = cast(:run as {uuid}) and kind = 'message' and target = :topic and outcome is null
 order by since, length(key), key limit 1
 
+-- name: set_message_aside
+-- Set aside the message that a wait has taken.
+update {schema}messages set taken_by = cast(:set_aside as text) where run = cast(:run as {uuid}) and taken_by = :taken_by
+returning n, topic
+
+-- name: supersede_message
+-- Supersede the outcome of a wait for a message, like `supersede_checkpoints`.
+update {schema}checkpoints set generation = -1 - fence
+where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and kind = 'message'
+
+-- name: list_set_aside
+-- List the messages of a run that were set aside.
+select n, topic, payload, sent_at from {schema}messages
+where run = cast(:id as {uuid}) and taken_by like 'aside:%' order by n limit 1000
+
+-- name: read_set_aside
+-- Read a message that was set aside, and its receiver.
+select topic, payload, taken_by from {schema}messages
+where run = cast(:run as {uuid}) and n = cast(:n as int) and taken_by like 'aside:%'
+
 -- name: return_unread_messages
 -- Return messages that waits of these runs have taken but the task hasn't seen.
 update {schema}messages set taken_by = null

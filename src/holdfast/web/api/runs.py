@@ -111,6 +111,12 @@ class MessageRequest(msgspec.Struct, forbid_unknown_fields=True):
     payload: Any = None
 
 
+class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A payload to send instead of the message; without it, the same message is sent again."""
+
+    payload: Any = msgspec.UNSET
+
+
 class PartQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The page size, and the `after` of the previous page."""
 
@@ -233,6 +239,14 @@ def _send(call: ApiRequest) -> dict[str, bool]:
     return {"changed": True}
 
 
+def _resend(call: ApiRequest) -> dict[str, bool]:
+    number = call.path["number"]
+    if not number.isdecimal():
+        raise RequestError(404, f"messages have numbers, not {number[:40]!r}", "not_found")
+    call.control.runs.resend(call.run().id, int(number), call.body.payload, by=call.principal.by)
+    return {"changed": True}
+
+
 def _history(call: ApiRequest) -> HistoryPage:
     return HistoryPage(*_part(call.control.runs.history(call.run().id), call.query))
 
@@ -335,6 +349,11 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/messages", name="send_message", summary="Send a message to an unfinished run.",
         do=_send, body=MessageRequest, answer=CHANGED,
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/messages/{number}/resend", name="resend_message",
+        summary="Send a message again that was set aside, or another payload instead of it.",
+        do=_resend, body=ResendRequest, answer=CHANGED,
     ),
     Operation(
         method="POST", path="/bulk/preview", name="preview_bulk", summary="Preview which runs a bulk action changes.",

@@ -159,6 +159,14 @@ def _send(request: PageRequest) -> str:
     return link(f"/runs/{request.id}", did="sent")
 
 
+def _resend(request: PageRequest) -> str:
+    number, text = request.form.get("message", ""), request.form.get("payload", "")
+    if not number.isdecimal():
+        raise ConfigError(f"the message must be a number, not {number[:40]!r}")
+    request.control.runs.resend(request.run().id, int(number), parse_json(text, "the payload"), by=request.principal.by)
+    return link(f"/runs/{request.id}", did="sent")
+
+
 def _find(request: PageRequest) -> dict[str, Any] | str:
     """Redirect to the runs with the given key, or to the run whose id begins with the given text."""
     given = request.query.get("id", "").strip()
@@ -222,5 +230,6 @@ ACTIONS = (
     FormAction(path="/runs/{id}/retry", do=_retry),
     FormAction(path="/runs/{id}/fork", do=_fork),
     FormAction(path="/runs/{id}/send", do=_send),
+    FormAction(path="/runs/{id}/resend", do=_resend),
     FormAction(path="/bulk", do=_run_bulk),
 )

@@ -96,7 +96,7 @@ def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[Ti
                 bars.append(scale.bar("waiting", waiting, entry.at, "waited"))
                 waiting = None
             number, since = entry.attempt, entry.at
-        elif since is not None and entry.kind not in ("drift", "sent", "let_go"):
+        elif since is not None and entry.kind not in ("drift", "sent", "set_aside", "let_go"):
             bars.append(scale.bar(_bar_kind(entry.kind), since, entry.at, f"attempt {number}, {entry_label(entry)}"))
             since, waiting = None, entry.at if entry.kind == "waiting" else None
     if since is not None:
