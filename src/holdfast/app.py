@@ -494,8 +494,9 @@ class Holdfast:
         queues: Sequence[str] | None = None,
         concurrency: int = 100,
         lease: Duration = 60,
-        grace: Duration = 30,
+        grace: Duration = 25,
         wait_for_database: bool = False,
+        threads: int = 40,
     ) -> Worker:
         """Create a worker. Use it in a `with` block, or call its `run()` or `drain()`.
 
@@ -506,6 +507,7 @@ class Holdfast:
             grace: How long running tasks may continue after a stop is requested.
             wait_for_database: Whether to retry at the start until the database is available. By default the worker
                 raises StoreUnavailable at once.
+            threads: How many of the runs may be `def` tasks, which execute in threads.
         """
         # Imported here because processes that only enqueue don't need the engine.
         from holdfast.engine.components import WorkerComponents, WorkerSettings
@@ -513,7 +515,8 @@ class Holdfast:
 
         settings = WorkerSettings(
             queues=_checked_queues(queues),
-            concurrency=_checked_concurrency(concurrency),
+            concurrency=_checked_slots(concurrency, "concurrency"),
+            threads=_checked_slots(threads, "threads"),
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
             keep_events=self._keep,
@@ -593,10 +596,10 @@ def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(check_queue(queue, "a queue") for queue in queues)
 
 
-def _checked_concurrency(concurrency: int) -> int:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise ConfigError(f"concurrency must be an integer from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}")
-    return concurrency
+def _checked_slots(slots: int, name: str) -> int:
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= MAX_CONCURRENCY:
+        raise ConfigError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY:,}, not {slots!r}")
+    return slots
 
 
 def _checked_lease(lease: Duration) -> float:

@@ -419,3 +419,20 @@ def test_help_needs_neither_rich_nor_a_database_driver(shell):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_supervised_workers_get_the_options_of_the_worker(shell, shop, monkeypatch):
+    started = []
+
+    def supervise(command, *_settings):
+        started.append(command(1))
+        return 0
+
+    monkeypatch.setattr("holdfast.cli.worker._supervise", supervise)
+    words = ["--concurrency", "7", "--threads", "5", "--lease", "9s", "--queues", "a,b", "--fail-fast", "--verbose"]
+    assert shell("worker", "--app", shop, "--processes", "2", *words).exit_code == 0
+    (command,) = started
+    assert command[4:] == [
+        "worker", "--concurrency=7", "--threads=5", "--lease=9.000000", "--grace=25.000000", "--log-format=text",
+        "--queues=a,b", "--verbose", "--fail-fast",
+    ]  # fmt: skip

@@ -79,16 +79,17 @@ def test_every_slot_is_taken(control, harness):
     assert why(control, first).code == "running"
 
 
-def test_every_process_slot_is_taken_though_other_slots_are_free(control, harness):
-    open_worker(harness, "ada", concurrency=10, process_slots=1, process_tasks=["task", "report"])
+@pytest.mark.parametrize(("kind", "text"), [("thread", "threads"), ("process", "process slots")])
+def test_every_thread_or_process_slot_is_taken_though_other_slots_are_free(control, harness, kind, text):
+    open_worker(harness, "ada", concurrency=10, **{f"{kind}_slots": 1, f"{kind}_tasks": ["task", "report"]})
     harness.add()
     second, plain = harness.add(), harness.add(task="plain")
     assert why(control, second).code == "next"
     harness.claim("ada:1", tasks=("task", "plain"))
     reason = why(control, second)
-    assert (reason.code, reason.text) == ("busy", "all process slots of worker ada are in use")
-    assert reason.data == {"workers": ["ada"], "process": True}
-    assert why(control, plain).code == "next", "it needs no process"
+    assert (reason.code, reason.text) == ("busy", f"all {text} of worker ada are in use")
+    assert reason.data == {"workers": ["ada"], "thread": kind == "thread", "process": kind == "process"}
+    assert why(control, plain).code == "next", "it needs none"
 
 
 def test_one_worker_has_no_slot_and_another_no_process_slot(control, harness):

@@ -15,6 +15,9 @@ import msgspec
 import pydantic
 import pytest
 
+from holdfast import ConfigError, Context, State, SyncContext
+from tests.support.wait_until import wait_until
+
 
 class Colour(Enum):
     RED = "red"
@@ -178,7 +181,9 @@ def test_many_jobs_each_end_once(app, ledger):
     assert [run.result(timeout=5) for run in runs[::300]] == [0, 300, 600, 900, 1200]
 
 
-def test_no_more_runs_at_once_than_the_concurrency_allows(app):
+@pytest.mark.parametrize("slots", [{"concurrency": 3}, {"threads": 3}, {"threads": 3, "concurrency": 4}])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_no_more_runs_at_once_than_concurrency_and_threads_allow(app, slots, mixed):
     lock, now, most = threading.Lock(), 0, 0
     together = threading.Barrier(3)
 
@@ -192,6 +197,51 @@ def test_no_more_runs_at_once_than_the_concurrency_allows(app):
         with lock:
             now -= 1
 
+    if mixed:
+
+        @app.task(name="quick")
+        async def quick() -> None: ...
+
+        quick.enqueue_many([()] * 12)
     count.enqueue_many([()] * 12)
-    app.worker(concurrency=3).drain(timeout=60)
+    assert app.worker(**slots).drain(timeout=60) == (24 if mixed else 12)
     assert most == 3
+
+
+def test_full_threads_do_not_delay_async_tasks(app):
+    release = threading.Event()
+
+    @app.task(name="hold")
+    def hold() -> None:
+        release.wait(30)
+
+    @app.task(name="quick")
+    async def quick() -> str:
+        return "done"
+
+    held = hold.enqueue_many([()] * 5)
+    with app.worker(threads=2):
+        wait_until(lambda: sum(run.info().state == "running" for run in held) == 2)
+        assert [run.result(timeout=20) for run in quick.enqueue_many([()] * 50)] == ["done"] * 50
+        assert sum(run.info().state == "running" for run in held) == 2
+        release.set()
+        for run in held:
+            run.result(timeout=20)
+
+
+def test_states_of_machines_that_run_in_threads_count_as_threads(app):
+    class Waiting(State):
+        async def run(self, ctx: Context) -> None: ...
+
+    class Blocking(State):
+        def run(self, ctx: SyncContext) -> None: ...
+
+    assert app.machine("both", Waiting, Blocking).uses_threads
+    assert not app.machine("async", Waiting).uses_threads
+
+
+@pytest.mark.parametrize("setting", ["concurrency", "threads"])
+@pytest.mark.parametrize("value", [0, True, 10_001, "4"])
+def test_invalid_numbers_of_slots_are_rejected(app, setting, value):
+    with pytest.raises(ConfigError, match=f"{setting} must be an integer from 1 to 10,000, not {value!r}"):
+        app.worker(**{setting: value})

@@ -170,7 +170,7 @@ def test_a_worker_that_lost_all_its_threads_is_unhealthy_and_still_runs_coroutin
     assert app.remote("innocent").enqueue(1).result(timeout=60) == 1
     assert more.info().state == "ready", "it needs a thread, and there are none"
     assert "lost_threads" in {finding.code for finding in control.doctor.examine().findings}
-    assert "threads lost lost=3 concurrency=3" in worker.log
+    assert "threads lost lost=3 threads=3" in worker.log
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0, "a stop doesn't wait for lost threads"
 

@@ -26,6 +26,9 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
 @click.option("--queues", metavar="A,B", help="Serve only these queues.  [default: all]")
 @click.option("--concurrency", type=int, default=100, show_default=True, help="Concurrent runs per process.")
 @click.option(
+    "--threads", type=int, default=40, show_default=True, help="How many of them may be `def` tasks, which use threads."
+)
+@click.option(
     "--processes",
     type=click.IntRange(1, MAX_PROCESSES),
     help="Number of supervised worker processes; dead ones are restarted.  [default: run in this process]",
@@ -40,7 +43,7 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
 @click.option(
     "--grace",
     type=DURATION,
-    default="30s",
+    default="25s",
     show_default=True,
     help="How long running runs may finish after a stop signal.",
 )
@@ -64,6 +67,7 @@ def worker(
     shared: SharedOptions,
     queues: str | None,
     concurrency: int,
+    threads: int,
     processes: int | None,
     lease: float,
     grace: float,
@@ -87,7 +91,7 @@ def worker(
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
     if processes is not None:
-        options = [f"--concurrency={concurrency}", f"--lease={lease:f}", f"--grace={grace:f}"]
+        options = [f"--concurrency={concurrency}", f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
         options += [f"--log-format={log_format}"]
         options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
         options += ["--fail-fast"] * fail_fast
@@ -111,8 +115,9 @@ def worker(
     if metrics_at is not None:
         _serve_metrics(app, *metrics_at)
     worker = app.worker(
-        queues=names, concurrency=concurrency, lease=lease, grace=grace, wait_for_database=not fail_fast
-    )
+        queues=names, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
+        wait_for_database=not fail_fast,
+    )  # fmt: skip
     if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # show the output of tasks at once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -26,6 +26,7 @@ from holdfast.store.run_queries import RunDetailRow, RunRow
 from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
+SlotTasks: TypeAlias = Literal["thread_tasks", "process_tasks"]
 MAX_RECENT_EVENTS = 1000
 """How many events are searched for one of the same name that was emitted for another tenant."""
 
@@ -222,24 +223,30 @@ class Explainer:
             return Reason("unhealthy", text, {"workers": [worker.name for worker in eligible]})
         eligible = healthy
         busy = [worker for worker in eligible if worker.concurrency is not None and worker.runs >= worker.concurrency]
-        full = self._without_process_slot(row.task, [worker for worker in eligible if worker not in busy])
-        if len(busy) + len(full) == len(eligible):
+        others = [worker for worker in eligible if worker not in busy]
+        threads = self._without_slot(others, {it.session: it.thread_slots for it in others}, row.task, "thread_tasks")
+        in_processes = {it.session: it.process_slots for it in others}
+        processes = self._without_slot(others, in_processes, row.task, "process_tasks")
+        if len(busy) + len(threads) + len(processes) == len(eligible):
             taken = [f"all slots of {_names(busy)}"] * bool(busy)
-            taken += [f"all process slots of {_names(full)}"] * bool(full)
-            data = {"workers": [each.name for each in (*busy, *full)], "process": bool(full)}
+            taken += [f"all threads of {_names(threads)}"] * bool(threads)
+            taken += [f"all process slots of {_names(processes)}"] * bool(processes)
+            names = [each.name for each in (*busy, *threads, *processes)]
+            data = {"workers": names, "thread": bool(threads), "process": bool(processes)}
             return Reason("busy", f"{' and '.join(taken)} are in use", data)
         return Reason("next", f"ready to be claimed by {_names(eligible)}")
 
-    def _without_process_slot(self, task: str, workers: list[WorkerInfo]) -> list[WorkerInfo]:
-        """Return the workers that run the task in processes and have no free process slot."""
-        in_processes = [each for each in workers if each.process_slots is not None and task in each.process_tasks]
-        if not in_processes:
+    def _without_slot(
+        self, workers: list[WorkerInfo], slots: dict[str, int | None], task: str, tasks: SlotTasks
+    ) -> list[WorkerInfo]:
+        """Return the workers that run the task in threads or processes, as those in `tasks`, and have no free one."""
+        by_session = {each.session: each for each in workers if task in getattr(each, tasks)}
+        if not by_session:
             return []
         used: Counter[str] = Counter()
-        by_session = {each.session: each for each in in_processes}
         for session, held, number in self._store.sessions.count_claimed_by_task(list(by_session)):
-            used[session] += number if held in by_session[session].process_tasks else 0
-        return [each for each in in_processes if used[each.session] >= (each.process_slots or 0)]
+            used[session] += number if held in getattr(by_session[session], tasks) else 0
+        return [each for id, each in by_session.items() if (limit := slots[id]) is not None and used[id] >= limit]
 
     def _workers(self) -> list[WorkerInfo]:
         return WorkerControl(self._store).list()

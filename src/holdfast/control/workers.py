@@ -36,6 +36,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Seconds for which its event loop was blocked at the last heartbeat."""
     lost_threads: int = 0
     """Threads lost to code that ignored its timeout or cancellation."""
+    thread_slots: int | None = None
+    """Concurrent runs of `def` tasks; None for an older release."""
+    thread_tasks: Sequence[str] = ()
+    """Its `def` tasks."""
     process_slots: int | None = None
     """Concurrent runs of tasks with `run_in="process"`; None for an older release."""
     process_tasks: Sequence[str] = ()
@@ -70,6 +74,8 @@ def _info(row: Row) -> WorkerInfo:
         problem=health.problem,
         loop_lag=health.loop_lag,
         lost_threads=health.lost_threads,
+        thread_slots=report.thread_slots,
+        thread_tasks=report.thread_tasks or (),
         process_slots=report.process_slots,
         process_tasks=report.process_tasks or (),
     )
@@ -81,6 +87,8 @@ class _StartReport(msgspec.Struct):
     queues: list[str] | None = None
     concurrency: int | None = None
     tasks: list[str] | None = None
+    thread_slots: int | None = None
+    thread_tasks: list[str] | None = None
     process_slots: int | None = None
     process_tasks: list[str] | None = None
 

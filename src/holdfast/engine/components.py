@@ -47,8 +47,9 @@ class WorkerSettings:
 
     queues: Sequence[str] | None = None
     concurrency: int = 100
+    threads: int = 40
     lease: float = 60.0
-    grace: float = 30.0
+    grace: float = 25.0
     keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     wait_for_database: bool = False
 
@@ -88,8 +89,9 @@ class WorkerComponents:
         self.timer_thread = TimerThread()
         self.monitor = LoopMonitor()
         self.runner = runner = Runner(
-            settings.concurrency, state, self.queue, self.timer_thread, self.monitor, hooks.around_calls
-        )
+            settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor,
+            hooks.around_calls,
+        )  # fmt: skip
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
         )
@@ -175,10 +177,12 @@ class WorkerComponents:
     def _new_session(self) -> Session:
         tasks = self._registry.names()
         known = sorted(tasks) if len(tasks) <= MAX_REPORTED_TASKS else None
+        in_threads = sorted(name for name, task in tasks.items() if task.uses_threads)
         in_processes = sorted(name for name, task in tasks.items() if task.declaration.run_in == "process")
         info = {
             "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
             "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MAX_REPORTED_TASKS],
+            "thread_slots": self.runner.threads, "thread_tasks": in_threads[:MAX_REPORTED_TASKS],
         }  # fmt: skip
         session = Session(worker_name(), json.dumps(info))
         if self.on_session is not None:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 REPORT_STALL_S = 1.0
 """A stall that lasts longer than this is reported as a problem of the worker."""
 LOST_THREADS_SHARE = 0.25
-"""A worker that has lost more threads than this share of its concurrency is unhealthy."""
+"""A worker that has lost more threads than this share of its `threads` is unhealthy."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -174,15 +174,15 @@ class StallHandler:
 
     def _report(self, blocker: Attempt | None) -> None:
         """Update the worker's status, and report it at once if it has changed."""
-        lost, concurrency = self._runner.lost_threads, self._runner.concurrency
+        lost, threads = self._runner.lost_threads, self._runner.threads
         lag = self._monitor.lag
         problem = None
         if lag > REPORT_STALL_S:
             problem = f"event loop blocked by {_label(blocker)}"
-        elif lost > concurrency * LOST_THREADS_SHARE:
-            problem = f"{lost} of {concurrency} threads lost to code that did not stop"
+        elif lost > threads * LOST_THREADS_SHARE:
+            problem = f"{lost} of {threads} threads lost to code that did not stop"
             if self.status.problem is None:
-                log.threads_lost(lost, concurrency)
+                log.threads_lost(lost, threads)
                 self._on_unhealthy(problem)
         before = self.status
         leftover = self._runner.leftover_runs(self._state.claimed())

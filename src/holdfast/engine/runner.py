@@ -97,6 +97,7 @@ class Runner:
     def __init__(
         self,
         concurrency: int,
+        threads: int,
         state: WorkerState,
         queue: WriteQueue,
         timer_thread: TimerThread,
@@ -104,6 +105,8 @@ class Runner:
         around_calls: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.concurrency = concurrency
+        self.threads = min(threads, concurrency)
+        """How many attempts may execute in threads at the same time. Steps of async functions don't count."""
         self.process_slots = os.cpu_count() or 1
         self.busy_slots = 0
         self.services: WorkerServices
@@ -114,6 +117,7 @@ class Runner:
         self._queue = queue
         self._timer_thread = timer_thread
         self._monitor = monitor
+        self._busy_thread_slots = 0
         self._busy_process_slots = 0
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
         self._lock = threading.Lock()
@@ -140,6 +144,10 @@ class Runner:
         concurrency of one, nothing starts before the end of the previous attempt is durable.
         """
         return min(self.concurrency - self.busy_slots, 2 * self.concurrency - 1 - len(self._state))
+
+    def free_thread_slots(self) -> int:
+        """Return how many more attempts may start in threads."""
+        return min(self.free_slots(), self.threads - self._busy_thread_slots)
 
     def free_process_slots(self) -> int:
         """Return how many more attempts may start in processes, of which there are as many as cores."""
@@ -184,6 +192,7 @@ class Runner:
         with self._lock:
             self.busy_slots += len(attempts)
             self._active.update(attempts)
+            self._busy_thread_slots += sum(attempt.run_in == "thread" for attempt in attempts)
             self._busy_process_slots += sum(attempt.run_in == "process" for attempt in attempts)
         on_loop = [attempt for attempt in attempts if attempt.run_in == "loop"]
         if on_loop:
@@ -364,6 +373,7 @@ class Runner:
                 self._active.discard(attempt)
             if holds_slot:
                 self.busy_slots -= 1
+                self._busy_thread_slots -= attempt.run_in == "thread"
                 self._busy_process_slots -= attempt.run_in == "process"
         if holds_slot and self.free_slots() > 0:
             self.on_free_slot()

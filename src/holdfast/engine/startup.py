@@ -67,8 +67,9 @@ class Startup:
         session = components.state.session
         assert session is not None
         log.worker_started(
-            session.id, components.store.database.display_url, len(self._registry), components.settings.concurrency
-        )
+            session.id, components.store.database.display_url, len(self._registry), components.settings.concurrency,
+            components.runner.threads,
+        )  # fmt: skip
         token = current_worker.set(components.state.session_id)
         if components.telemetry is not None:
             components.telemetry.start()

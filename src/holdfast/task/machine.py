@@ -313,6 +313,7 @@ class Machine(Task[[S], Any], Generic[S]):
         super().__init__(declaration, MachineSignature(declaration.name, definitions), enqueuer)
         self.states = tuple(definitions)
         self._first = next(iter(definitions.values())).kind
+        self._uses_threads = any(definition.run_in == "thread" for definition in definitions.values())
         self.history = history
         """How many history entries of a run are kept. None keeps all."""
 
@@ -320,6 +321,10 @@ class Machine(Task[[S], Any], Generic[S]):
     def origin(self) -> Callable[..., Any]:
         run: Callable[..., Any] = self._first.run  # type: ignore[attr-defined]
         return run
+
+    @property
+    def uses_threads(self) -> bool:
+        return self._uses_threads
 
     def execution_spec(self, args: str) -> ExecutionSpec:
         signature, definition = self.signature.of(args)

@@ -131,6 +131,11 @@ class Task(Generic[P, R_co]):
         """The function whose source location identifies the task."""
         return self.fn
 
+    @property
+    def uses_threads(self) -> bool:
+        """Whether its runs may execute in a thread of the worker."""
+        return self.declaration.run_in == "thread"
+
     def execution_spec(self, _args: str) -> ExecutionSpec:
         """Return how to execute it with these stored arguments."""
         return self._execution_spec

@@ -132,9 +132,12 @@ def _log_attempt(
 # Workers
 
 
-def worker_started(session: str, database: str, tasks: int, concurrency: int) -> None:
+def worker_started(session: str, database: str, tasks: int, concurrency: int, threads: int) -> None:
     fields: dict[str, Any] = {"session": session}
-    _log(logging.INFO, "worker started", fields, **fields, database=database, tasks=tasks, concurrency=concurrency)
+    _log(
+        logging.INFO, "worker started", fields, **fields, database=database, tasks=tasks, concurrency=concurrency,
+        threads=threads,
+    )  # fmt: skip
 
 
 def startup_waiting_for_database(error: object, tries: int, pause: float) -> None:
@@ -192,9 +195,9 @@ def event_loop_blocked(seconds: float, blocker: str, stack: str, runs: int) -> N
     logger.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, template, values, None, sinfo=stack))
 
 
-def threads_lost(lost: int, concurrency: int) -> None:
+def threads_lost(lost: int, threads: int) -> None:
     hint = "tasks ignored their timeout or cancellation; set timeouts on blocking calls"
-    _log(logging.ERROR, "threads lost", lost=lost, concurrency=concurrency, hint=hint)
+    _log(logging.ERROR, "threads lost", lost=lost, threads=threads, hint=hint)
 
 
 def worker_restarting(reason: str) -> None:

@@ -48,6 +48,8 @@ class KnownLanes:
         self.ordinary: list[int] = []
         self.processes: list[int] = []
         self.threads: frozenset[int] = frozenset()
+        self.all_need_threads = False
+        """Whether all tasks of the code run in threads."""
         self.limited: frozenset[int] = frozenset()
         self.queues: dict[int, str] = {}
         self._fair: dict[int, str] = {}
@@ -70,7 +72,8 @@ class KnownLanes:
         self._fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
         self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
-        self.threads = frozenset(lane for lane, task in known.items() if task.declaration.run_in == "thread")
+        self.threads = frozenset(lane for lane, task in known.items() if task.uses_threads)
+        self.all_need_threads = bool(tasks) and all(task.uses_threads for task in tasks.values())
         return changed
 
     def task_of(self, claim: Claim) -> Task[..., Any]:
@@ -219,6 +222,7 @@ class Claimer(Loop):
         self._idle_session: Session | None = None  # the session whose row asks for notifications of new work
         self._busy_since = 0.0
         self._saturated_until = 0.0  # the queue was longer than the free slots, and probably is until then
+        self._threads_saturated_until = 0.0  # the same for runs that need a thread
         self._limits_checked_at = 0.0
         self._processes_first = False
         self._limited_first = False
@@ -230,7 +234,7 @@ class Claimer(Loop):
 
     def tick(self) -> float:
         session = self._state.session
-        free = self._runner.free_slots()
+        free, slots = self._slots()
         if session is None or self._monitor.is_stalled:
             return POLL_INTERVAL_S
         if self._isolation.has_reserved and (pause_s := self._isolation.advance(session)) is not None:
@@ -241,7 +245,7 @@ class Claimer(Loop):
             return POLL_INTERVAL_S
         if (pause_s := self._isolation.advance(session)) is not None:
             return pause_s
-        if free < self._runner.concurrency // SMALL_CLAIM_DIVISOR and self._saturated_until > time.monotonic():
+        if free < slots // SMALL_CLAIM_DIVISOR and self._saturated_until > time.monotonic():
             return self._saturated_until - time.monotonic()
         self._lanes.refresh_if_stale()
         started = time.time_ns()
@@ -264,6 +268,12 @@ class Claimer(Loop):
         self._isolation.poll()
         return 0.0 if all_started else POLL_INTERVAL_S
 
+    def _slots(self) -> tuple[int, int]:
+        """Return the number of free slots, and of all, for the tasks of this worker's code."""
+        if self._lanes.all_need_threads:
+            return self._runner.free_thread_slots(), self._runner.threads
+        return self._runner.free_slots(), self._runner.concurrency
+
     def _start(self, attempts: list[Attempt]) -> bool:
         all_started = self._runner.start(attempts)
         if self.telemetry is not None:
@@ -275,7 +285,7 @@ class Claimer(Loop):
     def _claim(self, session: Session, free: int) -> None:
         """Claim runs for `free` slots. Lanes that need processes are claimed apart, for the free process slots."""
         if not self._lanes.processes:
-            self._claim_lanes(session, self._ordinary_lanes(), free)
+            self._claim_ordinary(session, free)
             return
         self._processes_first = not self._processes_first  # alternate, so that neither starves if slots are few
         for in_processes in (self._processes_first, not self._processes_first):
@@ -283,14 +293,38 @@ class Claimer(Loop):
             if in_processes:
                 self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_process_slots()))
             else:
-                self._claim_lanes(session, self._ordinary_lanes(), left)
+                self._claim_ordinary(session, left)
 
-    def _ordinary_lanes(self) -> list[int]:
-        """Return the lanes whose runs need no process; without those that need a thread if too many are lost."""
-        lanes = self._lanes.ordinary
-        if self._runner.lost_threads < self._runner.concurrency:
-            return lanes
-        return [lane for lane in lanes if lane not in self._lanes.threads]
+    def _claim_ordinary(self, session: Session, free: int) -> None:
+        """Claim runs that need no process: in order while threads are free, then only those that need none."""
+        threads = self._threads_to_fill()
+        if not self._lanes.threads or threads >= free:
+            self._claim_lanes(session, self._lanes.ordinary, free)
+            return
+        before = len(self._claimed)
+        if threads > 0:
+            self._claim_lanes(session, self._lanes.ordinary, threads)
+            claimed = self._claimed[before:]
+            in_threads = sum(attempt.run_in == "thread" for attempt in claimed)
+            now = time.monotonic()
+            self._threads_saturated_until = now + SATURATED_PAUSE_S if in_threads > threads // 2 else 0.0
+            if len(claimed) < threads:  # nothing else is ready
+                return
+        self._claim_lanes(session, self._lanes_without_threads(), free - len(self._claimed) + before)
+
+    def _threads_to_fill(self) -> int:
+        """Return how many runs to claim that may need a thread, like `tick` for slots; none if too many are lost."""
+        free = self._runner.free_thread_slots()
+        if self._runner.lost_threads >= self._runner.threads or self._waits_for_more_threads(free):
+            return 0
+        return free
+
+    def _waits_for_more_threads(self, free: int) -> bool:
+        is_small = free < self._runner.threads // SMALL_CLAIM_DIVISOR
+        return is_small and self._threads_saturated_until > time.monotonic()
+
+    def _lanes_without_threads(self) -> list[int]:
+        return [lane for lane in self._lanes.ordinary if lane not in self._lanes.threads]
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
         """Claim runs of these lanes, sharing the slots between fair queues.
@@ -350,7 +384,12 @@ class Claimer(Loop):
             return 0.0
         if self._isolation.poll():
             return ISOLATION_POLL_INTERVAL_S / 2 if self._runner.busy_slots else 0.0
-        lanes = self._ordinary_lanes() + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
+        free_threads = self._runner.free_thread_slots()
+        if self._waits_for_more_threads(free_threads):
+            return SATURATED_PAUSE_S
+        has_threads = free_threads > 0 and self._runner.lost_threads < self._runner.threads
+        lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
+        lanes = lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
         if not self._store.claims.has_ready(lanes):
             return POLL_INTERVAL_S
         now = time.monotonic()
