@@ -196,7 +196,7 @@ def test_a_custom_app_is_used(sqlite_project):
 
 
 TESTS = """
-    from django.db import transaction
+    from django.db import connection, transaction
     from django.test import TestCase, TransactionTestCase
     from holdfast.client import results
     from holdfast.integrations.django import app
@@ -214,6 +214,26 @@ TESTS = """
                 assert run.result(timeout=60) == "a mail about lamp"
             assert Order.objects.get().shipped
 
+        def test_a_worker_leaves_no_connections(self):
+            with app.worker(concurrency=5):
+                for run in [*hold.enqueue_many([()] * 10), count_async.enqueue()]:
+                    run.result(timeout=60)
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "select application_name, query from pg_stat_activity where datname = current_database()"
+                    " and pid <> pg_backend_pid() and application_name not like 'holdfast %'"
+                )
+                self.assertEqual(cursor.fetchall(), [])
+
+    @app.task(name="hold")
+    def hold() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_sleep(0.01)")
+
+    @app.task(name="count async")
+    async def count_async() -> int:
+        return await Order.objects.acount()
+
     class Rolling(TestCase):
         def test_what_is_enqueued_in_a_test_is_rolled_back_with_it(self):
             run = confirm.options(connection="django").enqueue(1)
@@ -225,6 +245,7 @@ TESTS = """
 
 
 def test_project_tests_use_the_test_database_which_is_dropped_afterwards(postgres_project):
+    postgres_project.add("shop/settings.py", "DATABASES['default']['CONN_MAX_AGE'] = 600\n")
     postgres_project.add("shop/tests.py", TESTS)
     postgres_project.manage("test", "shop")
     postgres_project.manage("migrate")

@@ -89,9 +89,8 @@ class WorkerComponents:
         self.timer_thread = TimerThread()
         self.monitor = LoopMonitor()
         self.runner = runner = Runner(
-            settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor,
-            hooks.around_calls,
-        )  # fmt: skip
+            settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks
+        )
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
         )

@@ -41,6 +41,8 @@ class Hooks:
         self.around_calls: list[Callable[[], None]] = []
         """Called before and after user code in each pool thread and process, for integrations that keep resources
         per thread or process. They must be module-level functions, because processes import them."""
+        self.at_thread_end: list[Callable[[], None]] = []
+        """Called when a pool thread ends, and in a process after each call. Module-level functions too."""
         self.resources: dict[str, Any] = {}
 
     @staticmethod

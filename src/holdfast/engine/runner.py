@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from holdfast.engine.durable.executor import Arguments
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.hooks import Hooks
 from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
@@ -37,6 +38,10 @@ STALL_S = 0.25
 """An event loop that takes longer than this to run a callback is stalled."""
 MAX_LEFTOVER_RUNS = 20
 """How many runs with leftover code a worker reports at most."""
+SHRINK_INTERVAL_S = 5.0
+"""Threads that were not needed for this long end."""
+THREAD_END_TIMEOUT_S = 2.0
+"""How long a stop waits for idle threads to release what they hold, such as database connections."""
 CLEANUP_GRACE_S = 1.0
 """How long a cancelled coroutine may take to clean up before it counts as unresponsive."""
 
@@ -102,7 +107,7 @@ class Runner:
         queue: WriteQueue,
         timer_thread: TimerThread,
         monitor: LoopMonitor,
-        around_calls: Sequence[Callable[[], None]] = (),
+        hooks: Hooks,
     ) -> None:
         self.concurrency = concurrency
         self.threads = min(threads, concurrency)
@@ -121,8 +126,9 @@ class Runner:
         self._busy_process_slots = 0
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
         self._lock = threading.Lock()
-        self._threads = ThreadPool(around_calls)
-        self._processes = ProcessPool(around_calls)
+        self._threads = ThreadPool(hooks.around_calls, hooks.at_thread_end)
+        self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end)
+        self._shrinks_threads = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -159,11 +165,20 @@ class Runner:
             self.on_free_slot()
 
     def close(self) -> None:
-        self._threads.close()
+        self._threads.close(THREAD_END_TIMEOUT_S)
         self._processes.close()
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
-        return self._threads.run(call)
+        handle = self._threads.run(call)
+        if not self._shrinks_threads:
+            self._shrinks_threads = True
+            self._timer_thread.call_later(SHRINK_INTERVAL_S, self._shrink_threads)
+        return handle
+
+    def _shrink_threads(self) -> None:
+        self._shrinks_threads = self._threads.shrink()
+        if self._shrinks_threads:
+            self._timer_thread.call_later(SHRINK_INTERVAL_S, self._shrink_threads)
 
     @property
     def lost_threads(self) -> int:
@@ -212,7 +227,7 @@ class Runner:
         self._set_timer(attempt, self._timer_thread.call_later)
         try:
             run = self._run_in_thread if attempt.run_in == "thread" else self._run_in_process
-            attempt.thread = self._threads.run(partial(run, attempt))
+            attempt.thread = self.run_in_thread(partial(run, attempt))
         except RuntimeError as error:
             log.thread_not_started(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._finish(attempt, attempt.released())

@@ -56,23 +56,36 @@ class ThreadCall:
             self._returned = returned
             was_lost, self._lost = self._lost, not returned
             self._pool.lost += self._lost - was_lost
+            self._pool.unreturned -= returned
 
 
 class ThreadPool:
     """Runs each call in a thread of its own, reusing idle ones. The caller limits how many there are.
 
-    `lost` counts the threads whose calls were abandoned and have not returned. `around_calls` are functions that each
-    thread calls before and after a call, for integrations that keep resources per thread.
+    `lost` counts the threads whose calls were abandoned and have not returned.
+
+    Args:
+        around_calls: Called by each thread before and after a call, for integrations that keep resources per thread.
+        at_end: Called by each thread when it ends.
     """
 
-    def __init__(self, around_calls: Sequence[Callable[[], None]] = ()) -> None:
+    def __init__(
+        self, around_calls: Sequence[Callable[[], None]] = (), at_end: Sequence[Callable[[], None]] = ()
+    ) -> None:
         self._around_calls = around_calls
-        self._calls: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()
+        self._at_end = at_end
+        self._calls: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()  # None ends a thread
         self._idle = 0
-        self._started = 0
+        self._alive = 0
         self._owed = 0  # queued calls that wait for a busy thread
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self._peak = 0  # the most calls at once since the last `shrink`
         self.lost = 0
+        self.unreturned = 0
+        """How many calls have not returned."""
         self.lock = threading.Lock()
+        self._on_end = threading.Condition(self.lock)
 
     def run(self, call: Callable[[], None]) -> ThreadCall:
         """Run the call soon.
@@ -84,42 +97,72 @@ class ThreadPool:
                 self._idle -= 1
             else:
                 self._start_or_wait()
+            self.unreturned += 1
+            self._peak = max(self._peak, self.unreturned)
         handle = ThreadCall(self, call)
         self._calls.put(handle)
         return handle
 
     def _start_or_wait(self) -> None:
+        name = f"holdfast-thread-{next(self._numbers)}"
         try:
-            threading.Thread(target=self._serve, name=f"holdfast-thread-{self._started + 1}", daemon=True).start()
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
         except RuntimeError:
-            if not self._started:
+            if not self._alive:
                 raise
             self._owed += 1
         else:
-            self._started += 1
+            self._alive += 1
 
-    def close(self) -> None:
-        """Let the threads end when they become idle."""
-        for _ in range(self._started):
+    def shrink(self) -> bool:
+        """End idle threads that were not needed since the last call of this; return whether any thread is left.
+
+        Idle threads take turns, so that without this, all threads of a burst would stay, with what they hold.
+        """
+        with self.lock:
+            excess = min(self._idle, self._alive - self._peak)
+            self._end_idle(excess)
+            self._peak = self.unreturned
+            return self._alive > excess
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """End all threads that are idle, and the others after their call; wait for those whose call has returned."""
+        deadline = time.monotonic() + wait_s
+        with self.lock:
+            self._closed = True
+            self._end_idle(self._idle)
+            while self._alive > self.unreturned and (left := deadline - time.monotonic()) > 0:
+                self._on_end.wait(left)
+
+    def _end_idle(self, count: int) -> None:
+        for _ in range(count):
+            self._idle -= 1
             self._calls.put(None)
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            self._call_around()
+            self._call_all(self._around_calls)
             try:
                 contextvars.Context().run(call)
             except BaseException:
                 log.loop_failed("thread")
             del call
-            self._call_around()
+            self._call_all(self._around_calls)
             with self.lock:
                 if self._owed:
                     self._owed -= 1
+                elif self._closed:
+                    break
                 else:
                     self._idle += 1
+        self._call_all(self._at_end)
+        with self.lock:
+            self._alive -= 1
+            self._on_end.notify_all()
 
-    def _call_around(self) -> None:
-        for function in self._around_calls:
+    @staticmethod
+    def _call_all(functions: Sequence[Callable[[], None]]) -> None:
+        for function in functions:
             try:
                 function()
             except Exception:

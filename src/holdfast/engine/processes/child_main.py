@@ -113,6 +113,7 @@ def _attempt(request: dict[str, Any]) -> AttemptEnd:
         around_calls = [find(module, "", name) for module, name in request["around_calls"]]
         for prepare in around_calls:
             prepare()  # before the import of the task's module, which may need it
+        after_calls = around_calls + [find(module, "", name) for module, name in request["after_calls"]]
         function = find(request["module"], request["file"], request["qualname"])
         signature = Signature(function, request["name"])
     except Exception as error:
@@ -131,7 +132,7 @@ def _attempt(request: dict[str, Any]) -> AttemptEnd:
     except BaseException as error:
         return attempt.failed(error)
     finally:
-        _call_all(around_calls)
+        _call_all(after_calls)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -141,8 +141,11 @@ class TaskProcess:
 class ProcessPool:
     """Reuses processes. Each attempt has one to itself for as long as it runs."""
 
-    def __init__(self, around_calls: Sequence[Callable[[], None]] = ()) -> None:
+    def __init__(
+        self, around_calls: Sequence[Callable[[], None]] = (), after_calls: Sequence[Callable[[], None]] = ()
+    ) -> None:
         self._around_calls = around_calls
+        self._after_calls = after_calls
         self._idle: list[TaskProcess] = []
         self._all: set[TaskProcess] = set()
         self._lock = threading.Lock()
@@ -173,7 +176,13 @@ class ProcessPool:
                 process.kill()
             begun = False
             try:
-                begun = process.send({**_request(attempt), "around_calls": list(map(_import_path, self._around_calls))})
+                begun = process.send(
+                    {
+                        **_request(attempt),
+                        "around_calls": list(map(_import_path, self._around_calls)),
+                        "after_calls": list(map(_import_path, self._after_calls)),
+                    }
+                )
             finally:
                 if not begun:
                     attempt.detach_process()

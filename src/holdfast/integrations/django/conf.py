@@ -25,7 +25,13 @@ from holdfast.cli.connect import load_app
 from holdfast.database import Database
 from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
-from holdfast.integrations.django.connections import fresh_connections, set_up, url_of
+from holdfast.integrations.django.connections import (
+    close_async_connections,
+    close_connections,
+    fresh_connections,
+    set_up,
+    url_of,
+)
 from holdfast.integrations.django.stores import DjangoStore
 from holdfast.integrations.django.test_databases import remember_databases, runs_tests
 from holdfast.model.run import RunInfo
@@ -53,6 +59,8 @@ def the_app() -> Holdfast:
             _app = make_app(read_setting())
             DjangoStore(_app, getattr(_app, "alias", None))
             _app._hooks.around_calls.append(fresh_connections)
+            _app._hooks.at_thread_end.append(close_connections)
+            _app.on_stop(close_async_connections)
             _app.on_failure(failed_run)
         if runs_tests() and isinstance(_app.store, DjangoStore):
             _app.store.current()  # also sets the app's URL

@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import django
+from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 from holdfast.integrations.django.test_databases import use_databases_of_parent
 
@@ -29,6 +30,18 @@ def fresh_connections() -> None:
     """Close broken and expired connections of this thread, as Django does around a request."""
     set_up()
     close_old_connections()
+
+
+def close_connections() -> None:
+    """Close all connections of this thread, whatever `CONN_MAX_AGE` says, because the thread ends."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+async def close_async_connections() -> None:
+    """Close the connections of Django's async ORM, which have a thread of their own."""
+    await sync_to_async(close_connections)()
 
 
 def url_of(database: Mapping[str, Any]) -> str:
