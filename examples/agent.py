@@ -62,8 +62,8 @@ async def agent(ctx: Context, question: str) -> str:
             return turn["text"].strip()
         async with asyncio.TaskGroup() as group:  # tool calls of one turn run concurrently
             used = [group.create_task(ctx.step(use_tool, call)) for call in turn["calls"]]
-        messages = [*messages, {"role": "assistant", "text": str(turn["calls"])}]
-        messages += [{"role": "tool", "text": each.result()} for each in used]
+        messages.append({"role": "assistant", "text": str(turn["calls"])})
+        messages.extend(Message(role="tool", text=each.result()) for each in used)
     raise Fatal(f"no answer after {MOST_TURNS} turns")
 
 
@@ -86,14 +86,15 @@ def evaluate(node: ast.expr) -> float:
             return value
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             return OPERATORS[type(op)](evaluate(left), evaluate(right))
-    raise ValueError("only numbers, + - * and /")
+        case _:
+            raise ValueError("only numbers, + - * and /")
 
 
 OPERATORS: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Div: lambda left, right: left / right,
 }
 TOOLS = {"weather": weather, "calculate": calculate}
 

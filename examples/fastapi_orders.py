@@ -55,7 +55,7 @@ class Status(BaseModel):
 
 @app.task(retry=Retry(max_attempts=5))
 async def fulfill(ctx: Context, order: Order) -> Receipt:
-    boxes = []
+    boxes: list[str] = []
     for number in range(1, order.pieces + 1):
         boxes.append(await ctx.step(pack, order.item, number))
         await ctx.write({"packed": number, "of": order.pieces})

@@ -50,7 +50,7 @@ def size_of(path: str) -> int:
 def import_part(connection: Any, path: str, digest: str, at: int, first: int) -> Part:
     """Insert valid rows into `customers` and invalid ones, with row number and reason, into `rejected`."""
     time.sleep(0.02)  # leaves time to watch the progress
-    rejected = []
+    rejected: list[tuple[str, int, str]] = []
     number = first - 1
     with Path(path).open(newline="", encoding="utf-8") as file:
         lines = iter(file.readline, "")  # iterating over the file itself would disable tell()

@@ -112,7 +112,7 @@ def library_types(module: str, annotation: object, where: str) -> Iterator[tuple
     known = {node.name: module for node in tree.body if isinstance(node, ast.ClassDef)}
     known |= dict.fromkeys((name for name in aliases if name[0].isupper() and not name.isupper()), module)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and node.module != "holdfast.model.type_variables":
             known |= {alias.asname or alias.name: node.module or "" for alias in node.names}
     for name in re.findall(r"\w+", annotation if isinstance(annotation, str) else str(annotation)):
         if known.get(name, "").startswith("holdfast.") and not name.startswith("_"):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID
 
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.run import Chunk, RunInfo
+from holdfast.model.type_variables import R_co
 from holdfast.task.scope import reject_in_event_loop
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
     from holdfast.client.graphs import Gate
     from holdfast.task.graph import Graph
-
-R_co = TypeVar("R_co", covariant=True)
 
 
 class Run(Generic[R_co]):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from holdfast.errors import ErrorInfo
-
-R_co = TypeVar("R_co", covariant=True)
+from holdfast.model.type_variables import R_co
 
 RunState: TypeAlias = Literal[
     "blocked", "scheduled", "ready", "running", "waiting", "undoing", "done", "failed", "cancelled", "skipped"

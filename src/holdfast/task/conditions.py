@@ -6,16 +6,15 @@ Both are data: they are stored with the graph and evaluated when a node's depend
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from holdfast.errors import GraphError
 from holdfast.model.codec import decode, encode
+from holdfast.model.type_variables import R_co
 from holdfast.policy.graph_rules import MISSING, Reference, Rule, path_text
 
 if TYPE_CHECKING:
     from holdfast.task.graph import Graph
-
-R_co = TypeVar("R_co", covariant=True)
 
 MAX_NESTING = 50
 

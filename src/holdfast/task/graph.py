@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args, overload
 
 import msgspec
 
@@ -23,16 +23,36 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
-T1 = TypeVar("T1")
-T2 = TypeVar("T2")
-T3 = TypeVar("T3")
-T4 = TypeVar("T4")
+T1 = TypeVar("T1", bound="NotOutput")
+T2 = TypeVar("T2", bound="NotOutput")
+T3 = TypeVar("T3", bound="NotOutput")
+T4 = TypeVar("T4", bound="NotOutput")
+E1 = TypeVar("E1", bound="NotOutput")
+E2 = TypeVar("E2", bound="NotOutput")
 
 OnTimeout: TypeAlias = Literal["fail", "skip", "complete"]
 """What happens to a gate that isn't completed in time."""
 After: TypeAlias = Iterable[Node[Any] | Condition | str]
 
+Argument: TypeAlias = T | Output[T] | Mapping[str, Output[Any]]
+"""What a node takes for a parameter of type T. A mapping of outputs may become a dataclass."""
+Items: TypeAlias = Sequence[T | Output[T]]
+"""What a node takes for a parameter of type list[T]."""
+Entries: TypeAlias = Mapping[str, T | Output[T]]
+"""What a node takes for a parameter of type dict[str, T]."""
+Outputs: TypeAlias = Sequence[Output[Any]]
+
 MAX_NODES = 100_000
+
+
+class NotOutput(Protocol):  # noqa: PLW1641
+    """Any value but an output, whose comparisons are conditions.
+
+    As the bound of a type variable T, it lets mypy conclude from an `Output[X]` that is passed as `T | Output[T]`
+    that T is X, even if X is Any.
+    """
+
+    def __eq__(self, other: object, /) -> bool: ...
 
 
 class Fill(msgspec.Struct):
@@ -96,6 +116,10 @@ class Graph:
         self.added: dict[str, NodeSpec] = {}
         self._numbers: dict[str, int] = {}  # The last suffix used per task name.
 
+    # Outputs may be inside lists and dicts. Their elements are checked for up to two arguments; with more there would
+    # be too many combinations. mypy can't infer E1 from a list that mixes outputs and values: hence the overloads for
+    # lists of str, int and float.
+
     @overload
     def add(
         self, task: Takes0[R], /, *, name: str | None = None, after: After = (), when: Condition | None = None
@@ -104,7 +128,62 @@ class Graph:
     def add(
         self,
         task: Takes1[T1, R],
-        a: T1 | Output[T1],
+        a: Argument[T1],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[list[E1], R],
+        a: Items[E1],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[dict[str, E1], R],
+        a: Entries[E1],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[list[str], R],
+        a: Items[str],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[list[int], R],
+        a: Items[int],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[list[float], R],
+        a: Items[float],
         /,
         *,
         name: str | None = None,
@@ -115,8 +194,44 @@ class Graph:
     def add(
         self,
         task: Takes2[T1, T2, R],
-        a: T1 | Output[T1],
-        b: T2 | Output[T2],
+        a: Argument[T1],
+        b: Argument[T2],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes2[list[E1], T2, R],
+        a: Items[E1],
+        b: Argument[T2],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes2[T1, list[E2], R],
+        a: Argument[T1],
+        b: Items[E2],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes2[list[E1], list[E2], R],
+        a: Items[E1],
+        b: Items[E2],
         /,
         *,
         name: str | None = None,
@@ -127,9 +242,9 @@ class Graph:
     def add(
         self,
         task: Takes3[T1, T2, T3, R],
-        a: T1 | Output[T1],
-        b: T2 | Output[T2],
-        c: T3 | Output[T3],
+        a: Argument[T1] | Outputs,
+        b: Argument[T2] | Outputs,
+        c: Argument[T3] | Outputs,
         /,
         *,
         name: str | None = None,
@@ -140,10 +255,10 @@ class Graph:
     def add(
         self,
         task: Takes4[T1, T2, T3, T4, R],
-        a: T1 | Output[T1],
-        b: T2 | Output[T2],
-        c: T3 | Output[T3],
-        d: T4 | Output[T4],
+        a: Argument[T1] | Outputs,
+        b: Argument[T2] | Outputs,
+        c: Argument[T3] | Outputs,
+        d: Argument[T4] | Outputs,
         /,
         *,
         name: str | None = None,

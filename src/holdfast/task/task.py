@@ -9,7 +9,7 @@ import copy
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import msgspec
 
@@ -17,6 +17,7 @@ from holdfast.errors import BadArguments, BadMessage, ConfigError, HoldfastError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
+from holdfast.model.type_variables import P, R_co
 from holdfast.task.annotations import shown as type_name
 from holdfast.task.options import Declaration, Options, RunIn
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from holdfast.task.context import Context
     from holdfast.task.sync_context import SyncContext
 
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
 A1_contra = TypeVar("A1_contra", contravariant=True)
 A2_contra = TypeVar("A2_contra", contravariant=True)
 A3_contra = TypeVar("A3_contra", contravariant=True)
