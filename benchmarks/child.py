@@ -1,4 +1,4 @@
-"""The child processes that benchmarks start: `python -m benchmarks.child work|send|enqueue …`."""
+"""The child processes that benchmarks start: `python -m benchmarks.child work|send|enqueue|continue|results …`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.profiler import profile_process
+from benchmarks.suite.continuations import measure_operations, measure_results
 from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, make_app
 from holdfast.task.task import Task
 
@@ -24,13 +25,13 @@ def main() -> None:
     options = parse_arguments()
     threading.Thread(target=exit_with_parent, name="bench-parent", daemon=True).start()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    actions = {"work": work, "send": send, "enqueue": enqueue}
+    actions = {"work": work, "send": send, "enqueue": enqueue, "continue": continue_work, "results": await_results}
     actions[options.action](options)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.child", description=__doc__)
-    parser.add_argument("action", choices=["work", "send", "enqueue"])
+    parser.add_argument("action", choices=["work", "send", "enqueue", "continue", "results"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--scratch", type=Path, required=True, help="folder for marker files")
     parser.add_argument("--concurrency", type=int, default=100)
@@ -91,6 +92,18 @@ async def _enqueue_concurrently(noop: Task[..., int], options: argparse.Namespac
             await noop.aenqueue(number, PAYLOAD_TEXT)
 
     await asyncio.gather(*[call(first) for first in range(options.callers)])
+
+
+def continue_work(options: argparse.Namespace) -> None:
+    """Measure continuations in this process and print milliseconds by operation."""
+    with profile_process():
+        metrics = measure_operations(options.url, options.count)
+    print(json.dumps(metrics), flush=True)
+
+
+def await_results(options: argparse.Namespace) -> None:
+    """Measure enqueue to result with a worker in another process and print milliseconds."""
+    print(json.dumps(measure_results(options.url, options.count)), flush=True)
 
 
 if __name__ == "__main__":

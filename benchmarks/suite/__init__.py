@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.benchmark import Benchmark
+from benchmarks.suite.continuations import Continuations
 from benchmarks.suite.enqueue import Enqueue
 from benchmarks.suite.graphs import Graphs
 from benchmarks.suite.growth import Growth
@@ -18,6 +19,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Jobs(),
     Steps(),
     Latency(),
+    Continuations(),
     Enqueue(),
     Graphs(),
     Limits(),
