@@ -34,6 +34,7 @@ from holdfast.database.base import (
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import AccessDenied, unwrap_driver_error
 from holdfast.database.file_guard import FileGuard, processes_on_deleted_files
+from holdfast.database.file_watch import FileWatch, open_watch
 from holdfast.database.fork_safety import never_close, register_fork_hooks
 from holdfast.database.sqlite_connection import (
     MAX_TRANSACTION_S,
@@ -52,6 +53,11 @@ MIN_SQLITE_VERSION = (3, 51, 3)  # older ones can lose commits when a checkpoint
 
 
 POLL_INTERVAL_S = 0.005
+WATCHED_POLL_INTERVAL_S = 0.25
+"""Where the kernel reports writes to the log, polls in between only make up for reports that it doesn't send."""
+COMMIT_POLL_INTERVAL_S = 0.0005
+COMMIT_TIMEOUT_S = 0.05
+"""SQLite writes the log, waits for the disk, and then makes the commit visible, which the kernel doesn't report."""
 BUSY_POLL_INTERVAL_S = 0.05
 """While this process writes continuously, every change may be its own, so changes are reported at most this often."""
 BUSY_POLLS = 4
@@ -59,15 +65,18 @@ BUSY_POLLS = 4
 
 
 class DataVersionPoller(ChangeListener):
-    """Polls `data_version`, which takes microseconds.
+    """Polls `data_version`, which takes microseconds: when the log is written, or every few milliseconds.
 
     It changes with this process's own commits too. The use count of the writing connection tells whether there may
     have been any.
     """
 
-    def __init__(self, connection: ManagedConnection, writer: ManagedConnection) -> None:
+    def __init__(self, connection: ManagedConnection, writer: ManagedConnection, log: str | None = None) -> None:
         self._connection = connection
         self._writer = writer
+        self._log = log
+        self._watch: FileWatch | None = None
+        self._commit_expected_until = 0.0
         self._used = 0
         self._seen: tuple[DatabaseConnection, int] | None = None
         self._heard = 0.0
@@ -76,16 +85,39 @@ class DataVersionPoller(ChangeListener):
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         deadline = time.monotonic() + timeout_s
         while True:
+            if self._watch is not None:
+                self._watch.drain()
             version, used, now = self._connection.run(_data_version), self._writer.use_count, time.monotonic()
             is_ours, self._used = used != self._used, used
             self._busy = self._busy + 1 if is_ours else 0
             if version != self._seen and (not is_ours or now >= self._heard + BUSY_POLL_INTERVAL_S):
-                self._seen, self._heard = version, now
+                self._seen, self._heard, self._commit_expected_until = version, now, 0.0
                 return True
-            if now >= deadline or stop.wait(POLL_INTERVAL_S if self._busy < BUSY_POLLS else BUSY_POLL_INTERVAL_S):
+            if now >= deadline or self._pause(min(deadline - now, WATCHED_POLL_INTERVAL_S), stop):
                 return False
 
+    def _pause(self, max_s: float, stop: threading.Event) -> bool:
+        """Pause before the next poll; return whether `stop` is set."""
+        if self._busy:  # our own writes would end the wait for a write at once
+            return stop.wait(POLL_INTERVAL_S if self._busy < BUSY_POLLS else BUSY_POLL_INTERVAL_S)
+        if self._watch is None and self._log is not None:
+            self._watch, self._log = open_watch(self._log), None
+        if self._watch is None or not self._watch.is_watching():
+            return stop.wait(POLL_INTERVAL_S)
+        if time.monotonic() < self._commit_expected_until:
+            return stop.wait(COMMIT_POLL_INTERVAL_S)
+        if not stop.is_set() and self._watch.wait(max_s):
+            self._commit_expected_until = time.monotonic() + COMMIT_TIMEOUT_S
+        return stop.is_set()
+
+    def interrupt(self) -> None:
+        if self._watch is not None:
+            self._watch.interrupt()
+
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         self._connection.close()
 
 
@@ -210,7 +242,8 @@ class SqliteDatabase(Database):
     def change_listener(self, topic: Topic = "work") -> ChangeListener:
         if self._in_memory:
             return NullChangeListener()
-        return DataVersionPoller(self.connection(f"watch {topic}"), self.connection("commit"))
+        log = f"{os.path.realpath(self._path)}-wal"
+        return DataVersionPoller(self.connection(f"watch {topic}"), self.connection("commit"), log)
 
     def _open(self, name: str) -> SqliteConnection:
         timeout_s = self.read_timeout_s if name == "read" else None
