@@ -484,8 +484,7 @@ class Holdfast:
             ```
         """
         reject_in_event_loop("transaction", "call it in a thread with asyncio.to_thread(…)")
-        self.store.prepare()
-        return self.store.database.transaction()
+        return self.store.user_transaction()
 
     # Workers
 

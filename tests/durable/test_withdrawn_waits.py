@@ -42,16 +42,16 @@ def lose(app, monkeypatch):
     def arrange(when):
         left = [when]
 
-        def losing(session, commands):
+        def losing(session, commands, *claim):
             found = [command for command in commands if isinstance(command, WithdrawCommand)]
             if not found or not left:
-                return write(session, commands)
+                return write(session, commands, *claim)
             left.clear()
             handle = app.get_run(found[0].token.run)
-            replies = write(session, commands) if when == "after" else []
+            replies = write(session, commands, *claim) if when == "after" else []
             handle.cancel()
             handle.retry()
-            return replies or write(session, commands)
+            return replies or write(session, commands, *claim)
 
         monkeypatch.setattr(app.store.journal, "write", losing)
         return left

@@ -64,11 +64,11 @@ def test_a_rejected_write_does_not_affect_the_rest_of_its_batch(gathered, monkey
     end_all(components, runs, go)
     real, sizes = components.store.attempts.end, []
 
-    def refusing(session, ends):
+    def refusing(session, ends, *claim):
         sizes.append(len(ends))
         if any(end.id == str(runs[13].id) and (always or end.result is not None) for end in ends):
             raise fault("poison")
-        return real(session, ends)
+        return real(session, ends, *claim)
 
     monkeypatch.setattr(components.store.attempts, "end", refusing)
     while components.queue.backlog:
@@ -94,10 +94,10 @@ def test_a_crash_that_cannot_be_written_fails_only_its_run(gathered, monkeypatch
         components.queue.submit(PendingEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
     real = components.store.attempts.crash
 
-    def refusing(session, ends):
+    def refusing(session, ends, *claim):
         if any(end.id == str(runs[13].id) for end in ends):
             raise ValueError("poison")
-        return real(session, ends)
+        return real(session, ends, *claim)
 
     monkeypatch.setattr(components.store.attempts, "crash", refusing)
     components.claimer.stop()
@@ -114,11 +114,11 @@ def test_a_failure_of_the_store_does_not_bisect_the_batch(gathered, monkeypatch,
     end_all(components, runs, go)
     real, sizes = components.store.attempts.end, []
 
-    def failing(session, ends):
+    def failing(session, ends, *claim):
         sizes.append(len(ends))
         if len(sizes) == 1:
             raise trouble("not now")
-        return real(session, ends)
+        return real(session, ends, *claim)
 
     monkeypatch.setattr(components.store.attempts, "end", failing)
     with pytest.raises(trouble):
@@ -133,13 +133,13 @@ def test_written_ends_of_a_failed_batch_are_not_counted_twice(gathered, monkeypa
     end_all(components, runs, go)
     real, halves = components.store.attempts.end, []
 
-    def failing(session, ends):
+    def failing(session, ends, *claim):
         if len(ends) == 40:
             raise DataFault("poison")
         halves.append(len(ends))
         if len(halves) == 2:
             raise StoreUnavailable("gone")
-        return real(session, ends)
+        return real(session, ends, *claim)
 
     monkeypatch.setattr(components.store.attempts, "end", failing)
     with pytest.raises(StoreUnavailable):

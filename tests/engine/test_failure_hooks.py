@@ -82,6 +82,7 @@ def test_a_full_queue_keeps_the_worker_from_claiming_until_there_is_room(app, fa
     with worker:
         components = worker._components
         wait_until(lambda: not components.failures.has_room())
+        components.claimer.tick()  # waits for the claim under way, which may have begun while there was room
         wait_until(lambda: not components.state.claimed())
         assert components.claimer.tick() > 0.0
         assert not components.state.claimed(), "it doesn't claim"

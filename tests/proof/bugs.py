@@ -97,7 +97,7 @@ _early_events: dict[Any, dict[str, str]] = {}
 _write, _lock_events = Journal.write, command_batch.lock_events
 
 
-def _read_events_first(journal: Journal, session: str, commands: Any) -> Any:
+def _read_events_first(journal: Journal, session: str, commands: Any, *claim: Any) -> Any:
     """Read events in a separate transaction, before the one that locks them and registers the wait."""
     events = {(each.tenant, each.name) for each in commands if isinstance(each, EmitCommand)}
     events |= {
@@ -105,7 +105,7 @@ def _read_events_first(journal: Journal, session: str, commands: Any) -> Any:
     }
     if events:
         _early_events[getcurrent()] = journal._transaction("commit", lambda tx: _lock_events(tx, events))
-    return _write(journal, session, commands)
+    return _write(journal, session, commands, *claim)
 
 
 def _events_read_early(_tx: Any, events: Any) -> dict[str, str]:

@@ -58,11 +58,11 @@ async def test_one_poll_serves_all_waiting_coroutines(runs, no_repeated_polls):
     await runs.next_poll()
     assert runs.polls == [{str(id) for id in RUNS}]
     runs.states[str(RUNS[1])] = "done"
-    waiter.poll_now()
+    waiter.on_local_ends([str(RUNS[1])])
     assert (await tasks[1])[0] == "done"
     assert not tasks[0].done()
     runs.states.update(dict.fromkeys(runs.states, "failed"))
-    waiter.poll_now()
+    waiter.on_local_ends([str(id) for id in RUNS])
     assert [(await task)[0] for task in tasks] == ["failed", "done", "failed"]
     assert runs.polls[-1] == {str(RUNS[0]), str(RUNS[2])}
     assert (await waiter.wait(RUNS[0], None))[0] == "failed"
@@ -113,6 +113,6 @@ def test_a_loop_that_ends_leaves_no_waiters_behind(runs):
         await runs.next_poll()
 
     asyncio.run(leave())
-    waiter.poll_now()
+    waiter.on_local_ends([str(RUNS[0])])
     runs.states[str(RUNS[0])] = "done"
     assert asyncio.run(waiter.wait(RUNS[0], None))[0] == "done"

@@ -49,7 +49,7 @@ class Client:
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
         self.decode_result = self.results.decode_result
-        self.wake_result_waiters = self.results.waiter.poll_now
+        self.wake_result_waiters = self.results.waiter.on_local_ends
 
     def bind(self, store: Store) -> None:
         """Switch to another store, for existing tasks and handles too. Not while calls are in progress."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -136,6 +137,8 @@ class LoopPoller:
 
         self._waiter = waiter
         self.pending: list[PendingResult] = []
+        self.awaited: Counter[str] = Counter()
+        """How many coroutines wait for each run. Changed on the loop, read from any thread."""
         self.wake = asyncio.Event()
         self._notified = self._resting = False
         self.notification_sent = False
@@ -304,8 +307,14 @@ class ResultWaiter:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         poller.pending.append(pending)
+        poller.awaited[pending.id] += 1
         poller.wake.set()
-        return await pending.future
+        try:
+            return await pending.future
+        finally:
+            poller.awaited[pending.id] -= 1
+            if not poller.awaited[pending.id]:
+                del poller.awaited[pending.id]
 
     async def _run(self, loop: asyncio.AbstractEventLoop, poller: LoopPoller) -> None:
         try:
@@ -348,11 +357,15 @@ class ResultWaiter:
                 if row is None or row[0] in FINAL_STATES:
                     thread.wake()
 
-    def poll_now(self) -> None:
-        """Let all loops poll at once, because a local worker may have finished a run. Callable from any thread."""
+    def on_local_ends(self, runs: Collection[str]) -> None:
+        """Wake the callers that wait for these runs, because a local worker has ended them. From any thread."""
+        for thread in list(self._threads):
+            if thread.id in runs:
+                thread.wake()
         for loop, poller in list(self._pollers.items()):
-            with suppress(RuntimeError):  # The loop was closed.
-                loop.call_soon_threadsafe(poller.wake.set)
+            if any(run in poller.awaited for run in runs):
+                with suppress(RuntimeError):  # The loop was closed.
+                    loop.call_soon_threadsafe(poller.wake.set)
 
     def close(self) -> None:
         """Stop listening. Callers that still wait continue by polling."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -97,7 +97,7 @@ class ReadOnlyRunFactory:
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, self.unpack(text))
 
-    def wake_result_waiters(self) -> None:
+    def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Do nothing: no run ends in a replay."""
 
 
@@ -114,6 +114,9 @@ class ReadOnlyServices:
         handle = threads.run(call)
         threads.close()
         return handle
+
+    def is_claimed(self, run: str) -> bool:  # noqa: ARG002 - nothing runs beside a replay
+        return False
 
     def has_free_slots(self) -> bool:
         return True

@@ -23,7 +23,8 @@
 | `{limit}` | the statement's limit, as a literal |
 | `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |
 | `{old_snapshot}` | whether this transaction can't see what others commit meanwhile |
-| `{notify_workers}` | notifies idle workers of new work; free while none is idle |
+| `{notify_workers}` | notifies idle workers of new work, except the acting one; free while none is idle |
+| `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
 | `{storage(runs, fillfactor = 50)}` | schema: storage parameters, where the database has them |
@@ -168,7 +169,8 @@ class PostgresDialect(Dialect):
     _old_snapshot = "current_setting('transaction_isolation') <> 'read committed'"
     _notify_workers = (
         "(select cast(pg_notify('{channel}', '') as text)"
-        " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}))"
+        " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}"
+        " and session <> coalesce(current_setting('holdfast.session', true), '')))"
     )
     _notify_clients = (
         "(select cast(pg_notify('{ends_channel}', '') as text)"
@@ -196,6 +198,10 @@ class PostgresDialect(Dialect):
         source, columns = _columns(argument)
         typed = ", ".join(f"{name} {kind}" for name, kind in columns)
         return f"jsonb_to_recordset(cast({source} as jsonb)) as each({typed})"
+
+    @staticmethod
+    def _acting_session(argument: str) -> str:
+        return f"set_config('holdfast.session', cast({argument} as text), true)"
 
     @staticmethod
     def _each_text(argument: str) -> str:
@@ -260,6 +266,10 @@ class SqliteDialect(Dialect):
         source, columns = _columns(argument)
         picked = ", ".join(f"value ->> '{name}' as {name}" for name, _ in columns)
         return f"(select {picked} from jsonb_each({source})) as each"
+
+    @staticmethod
+    def _acting_session(argument: str) -> str:  # noqa: ARG004 - nothing is notified
+        return "null"
 
     @staticmethod
     def _each_text(argument: str) -> str:

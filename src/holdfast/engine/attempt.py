@@ -99,6 +99,8 @@ class Attempt(msgspec.Struct, eq=False):
     """Whether it runs without other runs in the process, because processes that ran it have died."""
     plans: OperationPlans | None = None
     """The plans of a durable function that has started."""
+    on_child_end: Callable[[Sequence[Any]], None] | None = None
+    """Takes the end of a child (id, state, result, error) that ran in this worker. From any thread."""
     waits_for: Sequence[str] = ()
     restart_args: str | None = None
     on_threads_done: Callable[[], None] | None = None
@@ -406,6 +408,10 @@ class WorkerState:
             for attempt in attempts:
                 if self._attempts.get(attempt.claim.id) is attempt:
                     del self._attempts[attempt.claim.id]
+
+    def find(self, run: str) -> Attempt | None:
+        """Return the claimed attempt of a run, if it is claimed here."""
+        return self._attempts.get(run)
 
     def claimed(self) -> dict[str, Attempt]:
         """Return a copy of the claimed attempts, by run id."""

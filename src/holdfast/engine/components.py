@@ -96,9 +96,9 @@ class WorkerComponents:
         )
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.claimer = Claimer(store, state, self.lanes, runner, self.queue, self.monitor, self.failures, lease)
-        runner.on_free_slot = self.monitor.on_recovered = self.claimer.wake
+        runner.on_free_slot, self.monitor.on_recovered = self.claimer.slot_freed, self.claimer.wake
         self.committer = Committer(
-            store, state, self.queue, self.failures.notify, self._after_commit, self._stop_lost_attempts
+            store, state, self.queue, self.claimer, self.failures.notify, self._after_commit, self._stop_lost_attempts
         )
         self.wait_poller = WaitPoller(store)
         freezes = FreezeDetector(state, lease)
@@ -117,7 +117,7 @@ class WorkerComponents:
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.stats = StatsAggregator(store)
-        self.listener = CommitListener(store, self._others_committed)
+        self.listener = CommitListener(store, self._others_committed, self._runs_became_ready)
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         if telemetry.on:
@@ -203,13 +203,17 @@ class WorkerComponents:
 
     # Signals between the components
 
-    def _after_commit(self) -> None:
-        """Wake everything that may continue after a commit: waiting clients, waiting functions, the claimer."""
-        self._client.wake_result_waiters()
-        if self.wait_poller.waiters:
+    def _after_commit(self, ended: Sequence[str], affects_others: bool, left_ready: bool) -> None:
+        """Wake what may continue after a commit: clients that wait for ended runs, waiting functions, the claimer."""
+        if ended:
+            self._client.wake_result_waiters(ended)
+        if affects_others:
             self.wait_poller.poll_soon()
-        if self.runner.free_slots() > 0:
-            self.claimer.wake()
+        if self.runner.free_slots() > 0:  # a slot counts as free only when the end of its last run is durable
+            if left_ready:
+                self.claimer.wake()
+            else:
+                self.claimer.slot_freed()
 
     def _runs_became_ready(self) -> None:
         self.wait_poller.poll_soon()
@@ -249,6 +253,9 @@ class ExecutorServices:
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         self._components.runner.stop([attempt], reason)
+
+    def is_claimed(self, run: str) -> bool:
+        return self._components.state.find(run) is not None
 
     def has_free_slots(self) -> bool:
         return self._components.runner.free_slots() > 0

@@ -353,7 +353,8 @@ class Runner:
             self._submit_end(attempt, report)
         else:
             self._submit_release(attempt)
-        attempt.plans = None  # breaks a reference cycle, which only the garbage collector could free
+        # Breaks reference cycles, which only the garbage collector could free.
+        attempt.plans = attempt.on_child_end = None
         self._free_slot(attempt, holds_slot, has_stopped=True)
 
     def _report_while_threads_run(self, attempt: Attempt, end: AttemptEnd) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -45,8 +45,8 @@ class ClientServices(Protocol):
 
     def decode_result(self, task: str, text: str) -> Any: ...
 
-    def wake_result_waiters(self) -> None:
-        """Wake the threads of this process that wait for results, because runs may have ended."""
+    def wake_result_waiters(self, runs: Sequence[str]) -> None:
+        """Wake the callers in this process that wait for the results of these runs, because they have ended."""
 
 
 class ChildReader(Protocol):
@@ -82,6 +82,9 @@ class WorkerServices(Protocol):
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         """Make the code of an attempt stop, for this reason."""
+
+    def is_claimed(self, run: str) -> bool:
+        """Return whether this worker executes the run at present."""
 
     def has_free_slots(self) -> bool:
         """Return whether slots are free, so that a run that waits in memory takes none from others."""

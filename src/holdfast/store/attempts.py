@@ -7,14 +7,14 @@ its ancestors first (`run_tree.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.database import Row
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
-from holdfast.store.propagation import propagate_ends
+from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import AttemptEnd, ClaimKey, EndedClaims
 from holdfast.store.run_tree import LockedRun, lock_with_parents
 from holdfast.store.sessions import CrashedRun, record_crashes
@@ -23,20 +23,23 @@ from holdfast.store.sessions import CrashedRun, record_crashes
 class AttemptStore(StoreModule):
     """Ends of attempts, as their session reports them."""
 
-    def end(self, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
+    def end(
+        self, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None = None
+    ) -> EndedClaims:
         """End attempts; return the claims whose end is recorded.
 
         A missing claim has lost its run, and nothing was written for it. If several claims of one run report an end, at
         most one is recorded. Safe to repeat: an end that was recorded before the response got lost is returned again.
+        `before_commit` is called at the end of the transaction of runs in trees.
         """
         # A run that is handed back becomes ready: the statement for ends in a tree, which are fewer, notes when.
         in_tree = [end for end in ends if end.in_tree or end.kind == "handed_back"]
         alone = [end for end in ends if not (end.in_tree or end.kind == "handed_back")] if in_tree else ends
         recorded = EndedClaims(self._end_alone(session, alone) if alone else ())
         if in_tree:
-            ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree))
+            ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree, before_commit))
             recorded.update(ended)
-            recorded.failed_graphs = ended.failed_graphs
+            recorded.failed_graphs, recorded.other_ends = ended.failed_graphs, ended.other_ends
             rejected = [end for end in in_tree if end.claim not in recorded]
             recorded.update(self._find_recorded(session, rejected) if rejected else ())
         return recorded
@@ -159,7 +162,9 @@ def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> 
     return _end_all_on_sqlite(tx, session, list(valid.values())) if valid else set()
 
 
-def _end_in_tree(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
+def _end_in_tree(
+    tx: Tx, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None
+) -> EndedClaims:
     if not tx.execute("lock_session", session=session):
         return EndedClaims()
     runs = lock_with_parents(tx, [end.id for end in ends])
@@ -175,12 +180,16 @@ def _end_in_tree(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> EndedClaim
     if old:
         tx.execute("trim_history", rows=json_rows(old))
     ended = [end for end in valid.values() if end.state in FINAL_STATES or end.kind == "undoing"]
-    failed_graphs = propagate_ends(
+    others = propagate_ends(
         tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended]
     )
     return_permits(tx, [runs[end.id].limits for end in valid.values() if not end.still_running])
     recorded = EndedClaims(end.claim for end in valid.values())
-    recorded.failed_graphs = failed_graphs
+    recorded.failed_graphs = failed_runs(others)
+    recorded.other_ends = [end.id for end in others if end.is_final]
+    tx.ready_runs += sum(end.state == "ready" for end in valid.values())
+    if before_commit is not None:
+        before_commit(tx)
     return recorded
 
 

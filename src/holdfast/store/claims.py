@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -171,6 +172,12 @@ class ClaimStore(StoreModule):
             return self._claim_on_postgres(session, lanes, claim_size(wanted))
         return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
 
+    def claim_before_commit(self, tx: Tx, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
+        """Claim as `claim` does, in a transaction that has made runs ready."""
+        if self._context.on_postgres:
+            return self._claim_on_postgres(session, lanes, claim_size(wanted), tx.execute)
+        return self._to_claims(_pick_and_claim(tx, session, _lane_rows(lanes), min(wanted, MAX_CLAIM_RUNS)))
+
     def _claim_on_sqlite(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """Pick without a lock, so that others can write meanwhile and an idle worker locks nothing; then claim."""
         rows = _lane_rows(lanes)
@@ -185,15 +192,18 @@ class ClaimStore(StoreModule):
             return self._execute("claim", "read_claimed", session=session, seqs=picked.values["seqs"])
         return self._transaction("claim", lambda tx: _pick_and_claim(tx, session, rows, size))
 
-    def _claim_on_postgres(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
+    def _claim_on_postgres(
+        self, session: str, lanes: Collection[int], size: int, execute: Callable[..., list[Row]] | None = None
+    ) -> list[Claim]:
         """Scan each lane from its head, or resume behind its cursor, as the scan policy decides."""
         began = self._monotonic()
         cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
         resumed = [cursor.may_resume(began, self._policy) for cursor in cursors]
-        claims = self._claim_ranges(session, cursors, resumed, size)
+        execute = execute or partial(self._execute, "claim")
+        claims = self._claim_ranges(execute, session, cursors, resumed, size)
         if not claims and any(resumed):
             resumed = [False] * len(cursors)
-            claims = self._claim_ranges(session, cursors, resumed, size)
+            claims = self._claim_ranges(execute, session, cursors, resumed, size)
         now = self._monotonic()
         # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
         counts = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
@@ -202,10 +212,17 @@ class ClaimStore(StoreModule):
             cursor.record_scan(now, now - began, resumed=did_resume, crowded=crowded)
         return claims
 
-    def _claim_ranges(self, session: str, cursors: list[LaneCursor], resume: list[bool], size: int) -> list[Claim]:
+    def _claim_ranges(
+        self,
+        execute: Callable[..., list[Row]],
+        session: str,
+        cursors: list[LaneCursor],
+        resume: list[bool],
+        size: int,
+    ) -> list[Claim]:
         """Claim with one statement and advance the cursors."""
         ranges = [each for cursor, on in zip(cursors, resume, strict=True) for each in cursor.ranges(resume=on)]
-        rows = self._execute("claim", "claim", limit=size, session=session, ranges=json_rows(ranges))
+        rows = execute("claim", limit=size, session=session, ranges=json_rows(ranges))
         claims = self._to_claims(rows)
         last = {(claim.lane, claim.priority): claim for claim in claims}
         for (lane, _), claim in last.items():

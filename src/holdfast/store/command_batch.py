@@ -253,6 +253,7 @@ class CommandBatch:
                 rows.append(_child_row(child, self._lanes, run, spawn, index, blocked=blocked))
         for batch in in_batches(rows, lambda row: len(row["args"])):
             self._tx.execute("add_children", rows=json_rows(batch))
+        self._tx.ready_runs += len(rows)
 
     def _spawn_graph(self, parent: LockedRun, spawn: SpawnCommand, graph: NewGraph) -> None:
         """Create a child that is a graph, with its nodes."""
@@ -267,6 +268,7 @@ class CommandBatch:
         for at, enqueue in self._unanswered(EnqueueCommand):
             new.append(enqueue.request)
             self._reply(at, enqueue, "enqueue", f'"{enqueue.request.id}"')
+        self._tx.ready_runs += len(new)
         assign_turns(self._tx, new)
         for rows in new_run_batches(new, self._lanes):
             self._tx.execute("add_runs", rows=rows)

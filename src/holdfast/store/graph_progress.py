@@ -178,6 +178,7 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
         released.append(_release_row(node, decided))
     for batch in in_batches(released, lambda row: len(row.get("args", ""))):
         tx.execute("release_nodes", rows=json_rows(batch))
+    tx.ready_runs += len(released)
     return end_without_attempt(tx, ends), starting
 
 

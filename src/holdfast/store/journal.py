@@ -6,7 +6,7 @@ Lock order: the session, then events, then runs. Reads come after the locks, in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -92,7 +92,9 @@ class Journal(StoreModule):
             replies = [known.get(at, reply) if reply is RUN_LOST else reply for at, reply in enumerate(replies)]
         return replies
 
-    def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
+    def write(
+        self, session: str, commands: Sequence[Command], before_commit: Callable[[Tx], None] | None = None
+    ) -> list[Reply]:
         """Carry out any commands in one transaction; return a reply for each."""
         new = [run for command in commands for run in _new_runs(command)]
         lanes = self._lanes.for_runs(new) if new else {}
@@ -100,7 +102,10 @@ class Journal(StoreModule):
         def work(tx: Tx) -> list[Reply]:
             if not tx.execute("lock_session", session=session):
                 return [RUN_LOST] * len(commands)
-            return CommandBatch(tx, session, lanes, commands).write()
+            replies = CommandBatch(tx, session, lanes, commands).write()
+            if before_commit is not None:
+                before_commit(tx)
+            return replies
 
         return self._transaction("commit", work)
 

@@ -16,6 +16,8 @@ from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
 
 T = TypeVar("T")
+CLIENT = "client"
+"""The purpose of connections that applications write with."""
 MAX_BATCH_ROWS = 500
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 
@@ -82,7 +84,26 @@ class StoreContext:
         self._prepared = False
         self._identity: str | None = None
         self._prepare_lock = threading.Lock()
+        self._commit_callbacks: tuple[Callable[[], None], ...] = ()
         register_fork_hooks(self)
+
+    def on_client_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call this whenever a client of this process has committed; return a function that stops it.
+
+        Workers in the process of their client needn't wait until the database announces the change.
+        """
+        self._commit_callbacks = (*self._commit_callbacks, callback)
+
+        def remove() -> None:
+            self._commit_callbacks = tuple(each for each in self._commit_callbacks if each is not callback)
+
+        return remove
+
+    def client_committed(self) -> None:
+        """Call the callbacks, unless the calling thread is inside a transaction that isn't committed yet."""
+        if self._commit_callbacks and not self.database.in_user_transaction():
+            for callback in self._commit_callbacks:
+                callback()
 
     def before_fork(self) -> None:
         """Do nothing; `after_fork` is enough."""
@@ -91,6 +112,7 @@ class StoreContext:
         """Replace the lock in a forked child: the thread that may have held it doesn't exist there."""
         if in_child:
             self._prepare_lock = threading.Lock()
+            self._commit_callbacks = ()
 
     def connection(self, purpose: str) -> ManagedConnection:
         """Return the managed connection for a purpose; the first call prepares the tables."""
@@ -123,12 +145,14 @@ class Tx:
     Functions that take one as `tx` never begin or commit: they are steps of their caller's transaction.
     """
 
-    __slots__ = ("_connection", "_context", "payloads")
+    __slots__ = ("_connection", "_context", "payloads", "ready_runs")
 
     def __init__(self, context: StoreContext, connection: DatabaseConnection) -> None:
         self._context = context
         self._connection = connection
         self.payloads = context.payloads
+        self.ready_runs = 0
+        """How many runs this transaction has made ready, or a few more."""
 
     def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
         """Execute a statement and return its rows. `limit` replaces `{limit}` in its text."""
@@ -162,7 +186,10 @@ class StoreModule:
         context = self._context
         statement = context.statements.get(name, limit)
         values["now"] = context.clock() if context.has_own_clock else None
-        return context.connection(purpose).run(lambda connection: connection.execute(statement, values))
+        rows = context.connection(purpose).run(lambda connection: connection.execute(statement, values))
+        if purpose == CLIENT and statement.writes:
+            context.client_committed()
+        return rows
 
     def _autocommit(self, purpose: str) -> Tx:
         return AutocommitTx(self, purpose, self._context.payloads)
@@ -174,7 +201,10 @@ class StoreModule:
             with connection.transaction():
                 return work(self._open(connection))
 
-        return self._context.connection(purpose).run(attempt)
+        result = self._context.connection(purpose).run(attempt)
+        if purpose == CLIENT:
+            self._context.client_committed()
+        return result
 
     def _open(self, connection: DatabaseConnection) -> Tx:
         return Tx(self._context, connection)

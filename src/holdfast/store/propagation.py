@@ -24,11 +24,11 @@ from holdfast.store.rewind import rewind_runs
 from holdfast.store.run_tree import EndedRun, cancel_children, format_spawn_key, notify_parents, parse_spawn_key
 
 
-def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[str]:
-    """Carry out all that follows from ended runs, or from released nodes; return the graphs that failed by it."""
+def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[EndedRun]:
+    """Carry out all that follows from ended runs, or from released nodes; return the other runs that end with them."""
     pending = list(ends)
     starting: list[GraphStart] = []
-    failed: list[str] = []
+    following_ends: list[EndedRun] = []
     if released is not None:
         pending += released.ended
         starting += released.starting
@@ -39,10 +39,15 @@ def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | N
         started = [_start_graph(tx, start) for start in starting]
         unsuccessful = [end.id for end in pending if not end.is_success]
         pending = [end for each in (following, *started) for end in each.ended]
-        failed += [end.id for end in pending if end.state == "failed"]
         pending += cancel_children(tx, unsuccessful)
+        following_ends += pending
         starting = [start for each in (following, *started) for start in each.starting]
-    return failed
+    return following_ends
+
+
+def failed_runs(ends: Iterable[EndedRun]) -> list[str]:
+    """Return the ids of those that failed."""
+    return [end.id for end in ends if end.state == "failed"]
 
 
 def _start_graph(tx: Tx, start: GraphStart) -> ReleaseResult:

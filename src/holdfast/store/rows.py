@@ -158,9 +158,13 @@ class AttemptEnd(msgspec.Struct, omit_defaults=True):
 
 
 class EndedClaims(set[ClaimKey]):
-    """The claims whose `AttemptEnd` is recorded. `failed_graphs`: graphs that failed as a consequence."""
+    """The claims whose ends were recorded.
+
+    `failed_graphs`: graphs that failed as a consequence. `other_ends`: all runs that ended as a consequence.
+    """
 
     failed_graphs: Sequence[str] = ()
+    other_ends: Sequence[str] = ()
 
 
 class RecoveryResult(NamedTuple):

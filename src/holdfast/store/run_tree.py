@@ -132,7 +132,7 @@ def notify_parents(tx: Tx, ends: Sequence[EndedRun]) -> None:
         for (parent, key), count in calls.items()
     ]  # fmt: skip
     tx.execute("resolve_child_waits", rows=json_rows(rows))
-    tx.execute("wake_runs", rows=id_rows({str(end.parent) for end in children}))
+    tx.ready_runs += len(tx.execute("wake_runs", rows=id_rows({str(end.parent) for end in children})))
     mapped = Counter((end.parent, end.spawn_key) for end in children if end.map_index is not None)
     for (parent, key), count in mapped.items():
         tx.execute("release_map_children", parent=parent, spawn_key=key, size=count)

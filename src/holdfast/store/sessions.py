@@ -17,7 +17,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
-from holdfast.store.propagation import propagate_ends
+from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
 
@@ -188,7 +188,7 @@ def record_crashes(
         if fails:
             ends.append(run.ended("failed" if state == "failed" else "undoing"))
     tx.execute("add_history", rows=json_rows(history))
-    return [end.id for end in ends if end.is_final], propagate_ends(tx, ends)
+    return [end.id for end in ends if end.is_final], failed_runs(propagate_ends(tx, ends))
 
 
 class WatcherStore(StoreModule):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
 from holdfast.database import Database
 from holdfast.database.migrate import check_version
 from holdfast.model.clock import Clock, database_clock
@@ -105,6 +109,21 @@ class Store:
         """Return a store with the same settings on other connections or on another database."""
         migrates = self._context.migrates if migrate is None else migrate
         return Store(database, migrate=migrates, clock=self._context.clock, payloads=self.payloads)
+
+    def on_client_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call this after each commit of a client in this process; return a function that stops it."""
+        return self._context.on_client_commit(callback)
+
+    def user_transaction(self) -> AbstractContextManager[Any]:
+        """Open a transaction for the user, which client calls of the same thread join (SQLite only)."""
+        self.prepare()
+        return self._signalling(self.database.transaction())
+
+    @contextmanager
+    def _signalling(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
+        with transaction as connection:
+            yield connection
+        self._context.client_committed()
 
     def set_idle_transaction_timeout(self, seconds: float) -> None:
         """Let the server end transactions that stay idle this long, on connections opened from now on."""

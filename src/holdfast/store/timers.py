@@ -10,7 +10,7 @@ from typing import NamedTuple
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
 from holdfast.store.module import StoreModule, Tx, id_rows, json_rows
-from holdfast.store.propagation import propagate_ends
+from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_runs, lock_unlocked_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
 
@@ -64,8 +64,7 @@ class TimerStore(StoreModule):
             runs = lock_unlocked_runs(tx, (str(id) for id, _ in picked))
             ends = expire_gates(tx, [id for id, run in runs.items() if run.kind == "gate"])
             ends += fail_overdue_runs(tx, {id: run for id, run in runs.items() if run.kind != "gate"}, error)
-            failed_graphs = propagate_ends(tx, ends)
-            return [end.id for end in ends if end.state == "failed"] + failed_graphs
+            return failed_runs([*ends, *propagate_ends(tx, ends)])
 
         return self._transaction("housekeeping", work)
 

@@ -290,4 +290,6 @@ def deliver_message(tx: Tx, run: str, topic: str) -> None:
 
 def wake_runs(tx: Tx, runs: Collection[str]) -> int:
     """Make waiting runs with a resolved wait ready; return how many."""
-    return len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0
+    woken = len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0
+    tx.ready_runs += woken
+    return woken

@@ -31,7 +31,7 @@ from holdfast.store.attempts import AttemptStore
 from holdfast.store.commands import RUN_LOST, Command, EnqueueCommand, NewCheckpoint, Reply
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.journal import Journal
-from holdfast.store.module import StoreContext
+from holdfast.store.module import StoreContext, Tx
 from holdfast.store.rows import EndedClaims
 from holdfast.store.step_transactions import StepTransactions
 
@@ -172,8 +172,10 @@ class CrashingJournal(Journal):
         lost: list[Reply] = [RUN_LOST] * len(records)
         return self._crashes.guard(self._clock.worker(session), writes_of(records), write, lost)
 
-    def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
-        write = partial(super().write, session, commands)
+    def write(
+        self, session: str, commands: Sequence[Command], before_commit: Callable[[Tx], None] | None = None
+    ) -> list[Reply]:
+        write = partial(super().write, session, commands, before_commit)
         lost: list[Reply] = [RUN_LOST] * len(commands)
         return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
 
@@ -191,8 +193,10 @@ class CrashingAttempts(AttemptStore):
         self._crashes = crashes
         self._clock = clock
 
-    def end(self, session: str, ends: Sequence[AttemptEnd]) -> EndedClaims:
-        write = partial(super().end, session, ends)
+    def end(
+        self, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None = None
+    ) -> EndedClaims:
+        write = partial(super().end, session, ends, before_commit)
         return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, EndedClaims())
 
 

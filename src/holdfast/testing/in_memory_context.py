@@ -6,7 +6,7 @@ The engine's own plans (`engine/durable/plans.py`) decide what happens; the effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -87,7 +87,7 @@ class InMemoryRunFactory:
         known = (request.signature for request in self.requests.values() if request.task == task)
         return next(known).decode_result(text)
 
-    def wake_result_waiters(self) -> None:
+    def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Do nothing: nothing waits for it."""
 
 
@@ -229,7 +229,12 @@ class InMemoryExecutor:
 
     # Waits
 
-    async def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> WaitResult:
+    async def wait(
+        self,
+        wait: commands.WaitCommand,
+        read: Read | None = None,
+        child: str | None = None,  # noqa: ARG002
+    ) -> WaitResult:
         if wait.kind == "children":
             await self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]

@@ -27,6 +27,7 @@ from holdfast.engine.durable.executor import (
     missing_undos,
     suspend_delay_s,
 )
+from holdfast.engine.durable.history import ChildOutcome
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
 from holdfast.engine.services import WorkerServices
@@ -51,6 +52,8 @@ from holdfast.task.context import Context
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
+MAX_KEPT_RESULT_CHARS = 64 * 1024
+"""Larger results of children that aren't waited for yet are read from the database later."""
 QUIET_ITERATIONS = 20
 """Iterations of the event loop without any activity before a run is suspended."""
 QUIET_CHECK_INTERVAL_S = 0.01
@@ -61,20 +64,22 @@ MAX_REJECTED_CALLS = 10_000
 
 
 class OpenWait(NamedTuple):
-    """A wait of a branch, and the future that the branch awaits."""
+    """A wait of a branch, and the future that the branch awaits. `child`: the run, if it waits for a single child."""
 
     wait: WaitCommand
     read: Read | None
     future: asyncio.Future[Any]
+    child: str | None = None
 
 
 class AsyncExecutor(Executor):
     """Performs the operations of one attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_closed", "_delivery", "_finished", "_loop", "_next_due_s", "_open_waits", "_other_activity",
-        "_rejected_calls", "_resumes", "_services", "_started", "_timeouts", "_waits_for_others", "calls", "current",
-        "plans", "unrecorded",
+        "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loop", "_next_due_s", "_open_waits",
+        "_other_activity",
+        "_rejected_calls", "_resumes", "_services", "_started", "_timeouts", "_unregistered", "_waits_for_others",
+        "calls", "current", "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +95,10 @@ class AsyncExecutor(Executor):
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
         self._timeouts = EnclosingTimeouts(loop)
         self._open_waits: dict[str, OpenWait] = {}
+        self._unregistered: set[str] = set()  # keys of open waits for children that run in this worker
+        self._child_waits: dict[str, str] = {}  # children that are waited for, and the keys of the waits
+        self._child_ends: dict[str, ChildOutcome] = {}  # ends of children that aren't waited for yet
+        attempt.on_child_end = self.child_ended
         self._started = self._finished = 0  # Calls of user code, writes and reads.
         self._other_activity = 0
         self._closed = False
@@ -308,12 +317,16 @@ class AsyncExecutor(Executor):
 
     # Waits
 
-    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
+    async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:
         history = self.plans.history
         self._timeouts.check(wait, self.plans)
-        opened = OpenWait(wait, read, self._new_future())
+        opened = OpenWait(wait, read, self._new_future(), child)
         known = history.open_waits.pop(wait.key, None)
-        if known is not None or wait.key in history.withdrawn:
+        if child is not None:
+            self._child_waits[child] = wait.key
+        if child is not None and known is None and wait.key not in history.withdrawn and self._knows_child(child):
+            self._wait_for_local_child(opened)
+        elif known is not None or wait.key in history.withdrawn:
             self.plans.skip_number(wait.n)
             self._add_open_wait(opened, None if known is None else known.due_in)
         else:
@@ -323,6 +336,49 @@ class AsyncExecutor(Executor):
         except asyncio.CancelledError:
             self._withdraw_wait(wait.key)
             raise
+        finally:
+            self._unregistered.discard(wait.key)
+            if child is not None:
+                self._child_waits.pop(child, None)
+
+    def _knows_child(self, child: str) -> bool:
+        return child in self._child_ends or self._services.is_claimed(child)
+
+    def _wait_for_local_child(self, opened: OpenWait) -> None:
+        """Wait for a child that runs in this worker, which reports its end here.
+
+        The wait is registered only before the run is suspended: until then no other process could resolve it. A crash
+        loses nothing, because the replay registers the wait and finds how the child ended.
+        """
+        key = opened.wait.key
+        self.plans.skip_number(opened.wait.n)
+        self._unregistered.add(key)
+        self._open_waits[key] = opened
+        opened.future.add_done_callback(lambda _: self._open_waits.pop(key, None))
+        if not self._resolve_by_child_end(opened):
+            self._waits_for_others = True
+            self._other_activity += 1
+            self._suspend_soon()
+
+    def _resolve_by_child_end(self, opened: OpenWait) -> bool:
+        """Resolve an open wait if the end of its child is known already."""
+        end = None if opened.child is None else self._child_ends.pop(opened.child, None)
+        if end is not None:
+            self._on_resolved(opened.wait.key, WaitOutcome("children", None), [end])
+        return end is not None
+
+    def child_ended(self, end: ChildOutcome) -> None:
+        """Take the end of a child that ran in this worker. From any thread."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._on_child_end, end)
+
+    def _on_child_end(self, end: ChildOutcome) -> None:
+        child, result = end[0], end[2]
+        key = self._child_waits.get(child)
+        if key in self._open_waits:
+            self._on_resolved(key, WaitOutcome("children", None), [end])
+        elif not self._closed and len(result or "") <= MAX_KEPT_RESULT_CHARS:
+            self._child_ends[child] = end
 
     def _register_wait(self, opened: OpenWait) -> None:
         self._delivery.expect(opened.wait.n)
@@ -340,7 +396,8 @@ class AsyncExecutor(Executor):
             self.plans.skip_number(n)
             self._add_open_wait(opened, result.due_in)
         elif isinstance(result, WaitOutcome):
-            self._deliver_outcome(n, opened, result)
+            end = None if opened.child is None else self._child_ends.pop(opened.child, None)
+            self._deliver_outcome(n, opened, result, None if end is None else [end])
         elif isinstance(result, Exception):
             self._delivery.cancel(n)
             if not opened.future.done():
@@ -355,13 +412,15 @@ class AsyncExecutor(Executor):
             self._next_due_s = min(self._next_due_s, self._loop.time() + due_in / MICROS_PER_SECOND)
         if opened.wait.kind != "sleep":
             self._waits_for_others = True
+        if self._resolve_by_child_end(opened):
+            return
         self._services.watch(self)
         self._suspend_soon()
 
     def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
 
-    def _on_resolved(self, key: str, outcome: WaitOutcome) -> None:
+    def _on_resolved(self, key: str, outcome: WaitOutcome, data: Any = None) -> None:
         opened = self._open_waits.pop(key, None)
         if opened is None or self._closed:
             return
@@ -369,13 +428,14 @@ class AsyncExecutor(Executor):
         n = self.plans.next_number()
         self._delivery.expect(n)
         recorded = encode_outcome(opened.wait.kind, outcome)
-        self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=True))
-        self._deliver_outcome(n, opened, outcome)
+        is_registered = key not in self._unregistered
+        self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=is_registered))
+        self._deliver_outcome(n, opened, outcome, data)
 
-    def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome) -> None:
+    def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome, data: Any = None) -> None:
         future = opened.future
-        if opened.read is None:
-            self._delivery.deliver(n, future, WaitResult(n, outcome))
+        if opened.read is None or data is not None:
+            self._delivery.deliver(n, future, WaitResult(n, outcome, data))
             return
         reading = self._loop.create_task(self._read(opened.read))
         self._delivery.add_branch(reading)
@@ -423,6 +483,9 @@ class AsyncExecutor(Executor):
         if withdrawn := self._open_waits.keys() & self.plans.history.withdrawn:
             self._register_again(withdrawn)
             return
+        if self._unregistered:
+            self._register_local_waits()
+            return
         if self._timeouts.has_pending:
             self._reject_open_waits()
             return
@@ -433,6 +496,14 @@ class AsyncExecutor(Executor):
     def _register_again(self, keys: set[str]) -> None:
         """Register waits that user code cancelled in an earlier attempt and doesn't cancel in this one."""
         self.plans.history.withdrawn -= keys
+        for key in sorted(keys):
+            opened = self._open_waits.pop(key)
+            opened.wait.n = self.plans.next_number()
+            self._register_wait(opened)
+
+    def _register_local_waits(self) -> None:
+        """Register the waits for children that run in this worker, before the run is suspended."""
+        keys, self._unregistered = self._unregistered, set()
         for key in sorted(keys):
             opened = self._open_waits.pop(key)
             opened.wait.n = self.plans.next_number()

@@ -58,8 +58,10 @@ class PlanExecutor(Protocol):
     def write(self, command: Command | NewStepCheckpoint) -> Awaitable[Any]:
         """Write a command; return the recorded value when it is durable."""
 
-    def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> Awaitable[WaitResult]:
-        """Register a wait and wait for its outcome."""
+    def wait(
+        self, wait: commands.WaitCommand, read: Read | None = None, child: str | None = None
+    ) -> Awaitable[WaitResult]:
+        """Register a wait and wait for its outcome. `child`: the run, if it is the wait for a single child."""
 
     def run_step(self, step: op.Step, key: str) -> Awaitable[StepResult]:
         """Call the function of a step, with its retries."""
@@ -388,7 +390,8 @@ class OperationPlans:
                 f"run {operation.run} is not a child of this run: join takes what ctx.spawn returned; to wait for an "
                 "independent run, let it emit an event"
             )
-        n, ends = await self._join_children(executor, spawn, lambda: self._read_child(spawn))
+        child = str(operation.run)
+        n, ends = await self._join_children(executor, spawn, lambda: self._read_child(spawn), child=child)
         return self._child_result(n, operation.task, ends[0])
 
     async def map(self, executor: PlanExecutor, operation: op.Map) -> Any:
@@ -407,7 +410,9 @@ class OperationPlans:
             return [self._child_result(n, operation.task, end) for end in ends]
         return [self._result_or_failure(operation.task, end) for end in ends]
 
-    async def _join_children(self, executor: PlanExecutor, spawn: str, read: Read, *, eager: bool = False) -> Any:
+    async def _join_children(
+        self, executor: PlanExecutor, spawn: str, read: Read, *, eager: bool = False, child: str | None = None
+    ) -> Any:
         """Wait for the children that an operation created; return the checkpoint's number and how they ended.
 
         The ends are read before the outcome's turn comes, so that outcomes reach user code in their recorded order.
@@ -428,7 +433,7 @@ class OperationPlans:
         self.has_waited = True
         target = format_spawn_key(self.claim.generation, spawn)
         wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
-        result: WaitResult = await executor.wait(wait, read)
+        result: WaitResult = await executor.wait(wait, read, child)
         return result.n, _only_failed(result.data, result.outcome.value)
 
     def _read_child(self, spawn: str) -> list[ChildOutcome]:

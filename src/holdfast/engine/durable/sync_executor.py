@@ -173,7 +173,7 @@ class SyncExecutor(Executor):
 
     # Waits
 
-    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
+    async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:  # noqa: ARG002
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
             result = self._result_of(self._submit(wait))

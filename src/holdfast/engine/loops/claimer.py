@@ -7,6 +7,7 @@ loaded. If any of that fails, the claimed runs are released. `docs/claims.md` ex
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -18,16 +19,23 @@ from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.store import Claim, Store
+from holdfast.store.claims import claim_size
+from holdfast.store.module import Tx
 from holdfast.task.fakes import active_fakes, fake_remote_tasks, fake_task
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
+QUIET_PAUSE_S = 0.02
+"""The pause after a claim that left most slots free: unless a run is announced, nothing is ready."""
 CONTENDED_PAUSE_S = 0.005
 """The pause after a claim that found nothing although runs are ready: other workers were faster."""
 MAX_BACKLOG_WRITES = 2000
 """With more unwritten ends and checkpoints, the worker claims nothing."""
+BACKLOG_PAUSE_S = 0.01
+MAX_COMMIT_CLAIM_RUNS = 8
+"""More runs than this that become ready with one commit are left to the claimer, which claims while others commit."""
 SMALL_CLAIM_DIVISOR = 16
 SATURATED_PAUSE_S = 0.005
 """While the queue is longer than the free slots, a claim for less than 1/`SMALL_CLAIM_DIVISOR` of all slots is delayed
@@ -81,6 +89,11 @@ class KnownLanes:
         task = self.tasks[claim.lane]
         return fake_task(task) if active_fakes and claim.ending is None else task
 
+    @property
+    def has_plain_order(self) -> bool:
+        """Whether one claim without limits can serve all lanes."""
+        return not (self.limited or self.processes or self._fair)
+
     def refresh_if_stale(self) -> None:
         if time.monotonic() - self._refreshed_at > POLL_INTERVAL_S:
             self.refresh()
@@ -130,6 +143,11 @@ class IsolatedRuns:
         """Whether this worker has claimed a group that it hasn't started."""
         return bool(self._reserved)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether isolated runs exist, so that nothing else may be claimed, or soon."""
+        return bool(self._reserved or self._running or self._waiting_since is not None)
+
     def poll(self) -> bool:
         """Poll for isolated runs if that is due; return whether there are any.
 
@@ -149,7 +167,7 @@ class IsolatedRuns:
         """Reserve or start isolated runs. Return the seconds for which nothing else may be claimed, or None."""
         if not self._next_poll_at:
             self.poll()
-        if not (self._reserved or self._running or self._waiting_since is not None):
+        if not self.is_active:
             return None
         now = time.monotonic()
         was_running = bool(self._running)
@@ -194,6 +212,32 @@ class IsolatedRuns:
         self._runner.start(attempts)
 
 
+class CommitClaim:
+    """A claim in the transaction in which the committer makes runs ready. Called with that transaction.
+
+    It claims with the claimer's own statement, so it observes the same order of lanes, priorities and turns: it may get
+    other runs than those that the transaction has made ready.
+    """
+
+    def __init__(self, store: Store, session: Session, lanes: Collection[int], max_runs: int) -> None:
+        self.session = session
+        self.began_ns = time.time_ns()
+        self.claims: list[Claim] = []
+        self.is_complete = False
+        """Whether the transaction left no run ready that this worker could claim."""
+        self._store = store
+        self._lanes = lanes
+        self._max_runs = max_runs
+
+    def __call__(self, tx: Tx) -> None:
+        self.claims = []  # the transaction may be repeated
+        self.is_complete = not tx.ready_runs
+        if 0 < tx.ready_runs <= self._max_runs:
+            wanted = min(tx.ready_runs + 1, self._max_runs)  # one more, to know whether others are ready
+            self.claims = self._store.claims.claim_before_commit(tx, self.session.id, self._lanes, wanted)
+            self.is_complete = len(self.claims) < claim_size(wanted)
+
+
 class Claimer(Loop):
     """Fills free slots with ready runs."""
 
@@ -228,45 +272,113 @@ class Claimer(Loop):
         self._limited_first = False
         self._slots_dealt = 0
         self._claimed: list[Attempt] = []  # in this round
+        self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
         self.telemetry: WorkerTelemetry | None = None
+        self._needs_slots = True  # whether runs may be ready that found no slot
         self.empty_rounds = 0
         """How many rounds in a row found nothing."""
 
+    def slot_freed(self) -> None:
+        """Claim again if the last claim found more runs than slots. From any thread."""
+        if self._needs_slots:
+            self.wake()
+
     def tick(self) -> float:
+        self._needs_slots = True  # before the slots are counted, so that no freed slot is missed
         session = self._state.session
-        free, slots = self._slots()
         if session is None or self._monitor.is_stalled:
             return POLL_INTERVAL_S
+        with self._claiming:
+            if (pause_s := self._pause_before_claim(session)) is not None:
+                return pause_s
+            free, _ = self._slots()
+            self._lanes.refresh_if_stale()
+            attempts = self._claimed = []
+            self._claim_and_load(session, free)
+            all_started = not attempts or self._start(attempts)
+        if not attempts:
+            return self._found_nothing(session)
+        self.empty_rounds = 0
+        if all_started and len(attempts) < free // 2 and self._idle_session is session:
+            # Nothing more is ready, and the next run that becomes ready is announced.
+            self._needs_slots, self._busy_since = not self._has_slots_of_all_kinds(), 0.0
+            return QUIET_PAUSE_S
+        self._mark_busy(session)
+        self._isolation.poll()
+        return 0.0 if all_started else POLL_INTERVAL_S
+
+    def _pause_before_claim(self, session: Session) -> float | None:
+        """Return how long to wait before the next claim; None if a claim is due."""
+        free, slots = self._slots()
         if self._isolation.has_reserved and (pause_s := self._isolation.advance(session)) is not None:
             return pause_s
-        if free <= 0 or self._queue.backlog > MAX_BACKLOG_WRITES:
+        if free <= 0:
             return UNTIL_WOKEN_S
+        if self._queue.backlog > MAX_BACKLOG_WRITES:
+            return BACKLOG_PAUSE_S
         if self._failures.queue and not self._failures.has_room():
             return POLL_INTERVAL_S
         if (pause_s := self._isolation.advance(session)) is not None:
             return pause_s
         if free < slots // SMALL_CLAIM_DIVISOR and self._saturated_until > time.monotonic():
             return self._saturated_until - time.monotonic()
-        self._lanes.refresh_if_stale()
+        return None
+
+    def _claim_and_load(self, session: Session, free: int) -> None:
+        """Claim runs for the free slots and load their recorded history."""
         started = time.time_ns()
-        attempts = self._claimed = []
+        attempts = self._claimed
         try:
             self._claim(session, free)
-            if not attempts:
-                return self._found_nothing(session)
             self._saturated_until = time.monotonic() + SATURATED_PAUSE_S if len(attempts) > free // 2 else 0.0
             load_history(self._store, attempts)
-            if self.telemetry is not None:
+            if attempts and self.telemetry is not None:
                 self.telemetry.claimed(attempts, started)
         except Exception:
             self._runner.stop(attempts, "release")
             self._runner.start(attempts)
             raise
-        self.empty_rounds = 0
-        all_started = self._start(attempts)
-        self._mark_busy(session)
-        self._isolation.poll()
-        return 0.0 if all_started else POLL_INTERVAL_S
+
+    # Claims of the committer
+
+    def begin_commit_claim(self, session: str) -> CommitClaim | None:
+        """Let the committer claim in its transaction; None if this claimer has to decide. Then call `end_commit_claim`.
+
+        Limits, fair queues, tasks in processes and isolated runs are the claimer's business, and so is a worker with
+        few free slots or a stalled event loop.
+        """
+        current, lanes = self._state.session, self._lanes
+        if current is None or current.id != session or self._monitor.is_stalled:
+            return None
+        if not lanes.has_plain_order or not self._claiming.acquire(blocking=False):
+            return None
+        max_runs = min(self._runner.free_slots(), MAX_COMMIT_CLAIM_RUNS)
+        is_blocked = self._stopping.is_set() or self._isolation.is_active or bool(self._failures.queue)
+        is_blocked = is_blocked or (bool(lanes.threads) and self._threads_to_fill() < max_runs)
+        if max_runs <= 0 or is_blocked or self._queue.backlog > MAX_BACKLOG_WRITES:
+            self._claiming.release()
+            return None
+        return CommitClaim(self._store, current, lanes.ordinary, max_runs)
+
+    def end_commit_claim(self, claim: CommitClaim, is_committed: bool, restarted: Collection[str] = ()) -> None:
+        """Start what was claimed. `restarted`: runs that have no recorded history any more."""
+        try:
+            if not is_committed or not claim.claims:
+                return
+            attempts = [Attempt(each, self._lanes.task_of(each), claim.session.id) for each in claim.claims]
+            if not self._state.add(claim.session, attempts):
+                return
+            try:
+                load_history(self._store, [each for each in attempts if each.claim.id not in restarted])
+                if self.telemetry is not None:
+                    self.telemetry.claimed(attempts, claim.began_ns)
+            except Exception:
+                self._runner.stop(attempts, "release")
+                raise
+            finally:
+                self._start(attempts)
+        finally:
+            self._claiming.release()
 
     def _slots(self) -> tuple[int, int]:
         """Return the number of free slots, and of all, for the tasks of this worker's code."""
@@ -311,6 +423,11 @@ class Claimer(Loop):
             if len(claimed) < threads:  # nothing else is ready
                 return
         self._claim_lanes(session, self._lanes_without_threads(), free - len(self._claimed) + before)
+
+    def _has_slots_of_all_kinds(self) -> bool:
+        """Return whether any run that this worker knows could start."""
+        has_threads = not self._lanes.threads or self._threads_to_fill() > 0
+        return has_threads and (not self._lanes.processes or self._runner.free_process_slots() > 0)
 
     def _threads_to_fill(self) -> int:
         """Return how many runs to claim that may need a thread, like `tick` for slots; none if too many are lost."""
@@ -391,6 +508,7 @@ class Claimer(Loop):
         lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
         lanes = lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
         if not self._store.claims.has_ready(lanes):
+            self._needs_slots = not self._has_slots_of_all_kinds()
             return POLL_INTERVAL_S
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL_INTERVAL_S:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import chain, repeat
 from logging import DEBUG
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt, WorkerState
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
+from holdfast.engine.loops.claimer import CommitClaim
 from holdfast.engine.write_queue import (
     CheckpointBatch,
     PendingEnd,
@@ -40,13 +42,17 @@ from holdfast.errors import ConfigError, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe_exception, error_from_json, error_to_json
+from holdfast.model.run import FINAL_STATES
 from holdfast.store import AttemptEnd, Store
-from holdfast.store.commands import RUN_LOST, Written, needs_own_transaction
+from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, Written, needs_own_transaction
 from holdfast.store.rows import EndedClaims
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
 """How soon writes are committed that weren't flushed, because user code blocks the event loop."""
+
+MAX_CLAIMING_WRITES = 8
+"""Larger batches claim nothing: the claimer claims on its own connection meanwhile."""
 
 WROTE = Written()
 
@@ -56,9 +62,34 @@ _is_on_loop = attrgetter("on_loop")
 _count_of = attrgetter("count")
 
 
+class CommitClaims(Protocol):
+    """Lets the committer claim runs in the transaction that makes them ready."""
+
+    def begin_commit_claim(self, session: str) -> CommitClaim | None: ...
+
+    def end_commit_claim(self, claim: CommitClaim, is_committed: bool, restarted: Collection[str] = ()) -> None: ...
+
+
 def is_data_error(error: Exception) -> bool:
     """Return whether the written data caused an error, as opposed to the store or the process."""
     return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
+
+
+def _affects_others(write: QueuedWrite) -> bool:
+    """Return whether another run may be ready after this write, or a wait may be resolved."""
+    if isinstance(write, PendingEnd):
+        return write.end is None or write.end.in_tree or _frees_others(write.end)
+    return isinstance(write, PendingWrite) and not write.is_checkpoint
+
+
+def _is_plain_outcome(command: Any) -> bool:
+    """Return whether the command records a known value, without a compensation."""
+    return type(command) is NewCheckpoint and command.kind != "now" and not command.undo
+
+
+def _frees_others(end: AttemptEnd) -> bool:
+    """Return whether the end of a run alone may make runs ready: its own, or others that its permits let in."""
+    return not end.in_tree and (end.limits is not None or end.state not in FINAL_STATES)
 
 
 class Committer(Loop):
@@ -71,8 +102,9 @@ class Committer(Loop):
         store: Store,
         state: WorkerState,
         queue: WriteQueue,
+        claims: CommitClaims,
         on_failed: Callable[[str], None],
-        on_commit: Callable[[], None],
+        on_commit: Callable[[Sequence[str], bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
     ) -> None:
         super().__init__()
@@ -80,11 +112,14 @@ class Committer(Loop):
         self._state = state
         self._queue = queue
         queue.wake_committer = self.wake
+        self._claims = claims
         self._on_failed = on_failed
         self._on_commit = on_commit
         self._on_lost = on_lost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
+        self._ended_runs: list[str] = []  # runs that ended in this batch
+        self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
         self.ended_attempts = 0
         self.released_attempts = 0
         self.telemetry: WorkerTelemetry | None = None
@@ -111,8 +146,19 @@ class Committer(Loop):
             raise
         finally:
             queue.finish()
-            self._on_commit()
+            self._signal_commit(batch)
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
+
+    def _signal_commit(self, batch: list[QueuedWrite]) -> None:
+        """Report which runs have ended, whether waits may be resolved, and whether runs may be ready and unclaimed.
+
+        Most commits only record steps.
+        """
+        ended, self._ended_runs = self._ended_runs, []
+        left_ready, self._left_ready = self._left_ready, False
+        affects_others = any(_affects_others(write) for write in batch)
+        if ended or affects_others:
+            self._on_commit(ended, affects_others, left_ready)
 
     def _is_durable(self, write: PendingWrite | PendingEnd) -> bool:
         if isinstance(write, PendingWrite):
@@ -146,13 +192,35 @@ class Committer(Loop):
         if others := [
             write for write in writes if not write.is_checkpoint and not needs_own_transaction(write.command)
         ]:
-            self._write_bisecting(others, lambda some: journal.write(session, [write.command for write in some]))
+            if len(others) + len(checkpoints) <= MAX_CLAIMING_WRITES:  # one transaction instead of two
+                others += [write for write in checkpoints if _is_plain_outcome(write.command)]
+                checkpoints = [write for write in checkpoints if not _is_plain_outcome(write.command)]
+            self._write_bisecting(others, lambda some: self._write_some(session, some))
         if batches and not self._write_checkpoint_batches(session, batches):
             checkpoints += chain.from_iterable(batch.writes for batch in batches)
         if checkpoints:
             self._write_bisecting(checkpoints, lambda some: journal.record(session, [write.record() for write in some]))
+        self._left_ready |= bool(alone)
         for write in alone:
             self._write_bisecting([write], lambda some: [journal.enqueue(session, some[0].command)])
+
+    def _write_some(self, session: str, writes: list[PendingWrite]) -> list[Reply]:
+        commands: list[Any] = [write.command for write in writes]
+        with self._claiming(session, len(commands)) as claim:
+            return self._store.journal.write(session, commands, claim)
+
+    @contextmanager
+    def _claiming(self, session: str, writes: int, restarted: Collection[str] = ()) -> Iterator[CommitClaim | None]:
+        """Claim what the transaction inside makes ready, if the batch is small: then this worker is hardly busy."""
+        claim = self._claims.begin_commit_claim(session) if writes <= MAX_CLAIMING_WRITES else None
+        is_committed = False
+        try:
+            yield claim
+            is_committed = True
+        finally:
+            if claim is not None:
+                self._claims.end_commit_claim(claim, is_committed, restarted)
+            self._left_ready |= claim is None or not claim.is_complete
 
     def _write_checkpoint_batches(self, session: str, batches: list[CheckpointBatch]) -> bool:
         """Write encoded checkpoints with one statement. Return False if they have to be written one by one instead."""
@@ -217,6 +285,7 @@ class Committer(Loop):
         ends = [each for each in all_ends if each[1].kind != "crashed"]
         if ends:
             self._write_ends(session, ends)
+        self._left_ready |= len(ends) < len(writes)
         if len(ends) < len(all_ends):
             self._write_crashes(session, [each for each in all_ends if each[1].kind == "crashed"])
         released = [write.attempt for write in writes if write.end is None]
@@ -225,8 +294,12 @@ class Committer(Loop):
             self._state.remove(released)
 
     def _write_ends(self, session: str, ends: Ends) -> None:
+        restarted = [end.id for _, end in ends if end.kind in ("restarted", "moved")]
         try:
-            recorded = self._store.attempts.end(session, [end for _, end in ends])
+            in_tree = any(end.in_tree for _, end in ends)
+            self._left_ready |= any(_frees_others(end) for _, end in ends)
+            with self._claiming(session, len(ends), restarted) if in_tree else nullcontext() as claim:
+                recorded = self._store.attempts.end(session, [end for _, end in ends], claim)
         except Exception as error:
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
@@ -235,14 +308,25 @@ class Committer(Loop):
             self._durable_ids.add(id(attempt))
             if not all_accepted and end.claim not in recorded:
                 self._rejected(attempt)
-            elif no_debug_log and end.kind == "done" and end.drift is None:
+                continue
+            if attempt.claim.parent is not None:
+                self._report_to_parent(attempt.claim.parent, end)
+            if no_debug_log and end.kind == "done" and end.drift is None:
                 self.ended_attempts += 1
             else:
                 self._accepted(attempt, end)
+        self._ended_runs += [end.id for _, end in ends if end.state in FINAL_STATES]
+        self._ended_runs += recorded.other_ends
         for graph in recorded.failed_graphs:
             self._on_failed(graph)
         # An attempt whose code is still running stays claimed until it is released.
         self._state.remove([attempt for attempt, end in ends if not end.still_running])
+
+    def _report_to_parent(self, parent: str, end: AttemptEnd) -> None:
+        """Hand the end of a child to its parent if that is in this worker, so that it needn't read it."""
+        found = self._state.find(parent)
+        if found is not None and found.on_child_end is not None and end.kind in ("done", "failed"):
+            found.on_child_end((end.id, end.state, end.result, end.error))
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
@@ -251,6 +335,7 @@ class Committer(Loop):
         except Exception as error:
             self._write_ends_bisecting(self._write_crashes, session, ends, error)
             return
+        self._ended_runs += failed
         for run in failed:
             self._on_failed(run)
         for attempt, end in ends:
@@ -294,6 +379,7 @@ class Committer(Loop):
             log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
             recorded = EndedClaims()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
+        self._ended_runs += [failed.id, *recorded.other_ends]
         self._state.remove([] if end.still_running else [attempt])
         for graph in recorded.failed_graphs:
             self._on_failed(graph)

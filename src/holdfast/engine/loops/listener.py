@@ -1,4 +1,7 @@
-"""Listen for commits of other processes, and wake the loops that may have work. Only a hint: all loops poll as well."""
+"""Listen for commits, and wake the loops that may have work. Only a hint: all loops poll as well.
+
+The database announces commits of other processes. Commits of clients in this process are known without it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,17 @@ class CommitListener(Loop):
 
     name = "listener"
 
-    def __init__(self, store: Store, on_commit: Callable[[], None]) -> None:
+    def __init__(self, store: Store, on_commit: Callable[[], None], on_client_commit: Callable[[], None]) -> None:
         super().__init__()
+        self._store = store
         self._listener = store.database.change_listener()
         self._on_commit = on_commit
+        self._on_client_commit = on_client_commit
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        self._unsubscribe = self._store.on_client_commit(self._on_client_commit)
+        super().start()
 
     def tick(self) -> float:
         if self._listener.wait(MAX_WAIT_S, self._stopping):
@@ -26,6 +36,7 @@ class CommitListener(Loop):
         return 0.0
 
     def stop(self, timeout: float | None = None) -> None:
+        self._unsubscribe()
         self._stopping.set()
         self._listener.interrupt()
         super().stop(timeout)

@@ -1,6 +1,6 @@
 -- name: lock_session
--- Lock the session's row and check that its lease is valid.
-select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
+-- Lock the session's row and check that its lease is valid. Notifications of this transaction skip the session itself.
+select 1, {acting_session(:session)} from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 
 -- name: end_attempts
 -- only: postgres

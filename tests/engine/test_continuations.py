@@ -1,0 +1,261 @@
+"""Work continues with the commit that makes it possible: no poll, no second transaction, no needless claim."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast import Context, Done, Graph, Retry, State
+from holdfast.client import results
+from holdfast.engine.loops import claimer as claimer_module
+from holdfast.engine.loops.claimer import Claimer, CommitClaim
+from tests.support.wait_until import wait_until
+
+
+@pytest.fixture
+def job(app):
+    @app.task(name="job")
+    async def job(n: int) -> int:
+        return n + 1
+
+    return job
+
+
+@pytest.fixture
+def parent(app, job):
+    @app.task(name="parent")
+    async def parent(ctx: Context, count: int) -> list[int]:
+        return [await ctx.call(job, n) for n in range(count)]
+
+    return parent
+
+
+def statements(app, monkeypatch) -> list[str]:
+    """Collect the names of the statements that the app's store executes from now on."""
+    names: list[str] = []
+    get = app.store._context.statements.get
+
+    def counting(name, limit=None):
+        names.append(name)
+        return get(name, limit)
+
+    monkeypatch.setattr(app.store._context.statements, "get", counting)
+    return names
+
+
+class Walk(State):
+    """Moves until `left` is zero."""
+
+    left: int
+
+    async def run(self, ctx: Context) -> Walk | Done[str]:
+        return Walk(left=self.left - 1) if self.left else Done("arrived")
+
+
+@pytest.fixture
+def commits_wait_for_the_claimer(monkeypatch):
+    """Let commits claim always. Usually they don't if the claimer is claiming at that moment."""
+    begin = Claimer.begin_commit_claim
+
+    def begin_when_free(self, session):
+        found = []
+        wait_until(lambda: found.append(begin(self, session)) or found[-1] is not None)
+        return found[-1]
+
+    monkeypatch.setattr(Claimer, "begin_commit_claim", begin_when_free)
+
+
+@pytest.fixture
+def no_claims_of_the_claimer(app, monkeypatch, commits_wait_for_the_claimer):
+    """Let the claimer claim until it has started the first run; then only commits claim."""
+    first = threading.Event()
+    claim = app.store.claims.claim
+
+    def once(session, lanes, wanted):
+        if first.is_set():
+            return []
+        claims = claim(session, lanes, 1)
+        if claims:
+            first.set()
+        return claims
+
+    monkeypatch.setattr(app.store.claims, "claim", once)
+    monkeypatch.setattr(app.store.claims, "has_ready", lambda lanes: False)
+
+
+def test_children_are_claimed_by_the_commit_that_spawns_them(app, parent, job, no_claims_of_the_claimer):
+    job.options(delay=3600).enqueue(0)  # so that the worker knows the lane before it starts
+    with app.worker():
+        assert parent.enqueue(5).result(timeout=30) == [1, 2, 3, 4, 5]
+
+
+def test_a_machine_is_claimed_by_the_commit_of_its_move(app, no_claims_of_the_claimer):
+    machine = app.machine("walk", Walk)
+    with app.worker():
+        assert machine.enqueue(Walk(left=10)).result(timeout=30) == "arrived"
+
+
+def test_nodes_are_claimed_by_the_commit_that_releases_them(app, job, no_claims_of_the_claimer):
+    graph = Graph("chain")
+    last = graph.add(job, 0, name="n0")
+    for n in range(1, 6):
+        last = graph.add(job, n, name=f"n{n}", after=[last])
+    with app.worker():
+        assert app.submit(graph).result(timeout=30)["n5"] == 6
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "limited"])
+def test_only_the_claimer_claims_runs_with_limits(app, parent, monkeypatch, limited):
+    app.limit("one", concurrency=1)
+
+    @app.task(name="other", limits=["one"] if limited else [])
+    async def other() -> None: ...
+
+    other.enqueue()
+    begun = []
+    begin = Claimer.begin_commit_claim
+    monkeypatch.setattr(
+        Claimer, "begin_commit_claim", lambda self, session: begun.append(found := begin(self, session)) or found
+    )
+    with app.worker():
+        parent.enqueue(3).result(timeout=30)
+    assert begun
+    assert limited == all(each is None for each in begun)
+
+
+def test_a_commit_does_not_overtake_runs_that_were_ready_before(app, job):
+    worker = app.worker(concurrency=1)
+    components = worker._components
+    older, newer = job.enqueue(1), job.enqueue(2)
+    components.heartbeat.tick()
+    components.lanes.refresh()
+    claim = CommitClaim(app.store, components.state.session, components.lanes.tasks, max_runs=1)
+
+    def work(tx):
+        tx.ready_runs = 1  # the newer one
+        claim(tx)
+
+    app.store.claims._transaction("commit", work)
+    assert [each.id for each in claim.claims] == [str(older.id)]
+    assert not claim.is_complete, "the newer one is left to the claimer"
+    assert newer.info().state == "ready"
+
+
+def test_a_transaction_that_is_rolled_back_claims_nothing(app, job):
+    worker = app.worker()
+    components = worker._components
+    run = job.enqueue(1)
+    components.heartbeat.tick()
+    components.lanes.refresh()
+    claim = CommitClaim(app.store, components.state.session, components.lanes.tasks, max_runs=8)
+
+    def work(tx):
+        tx.ready_runs = 1
+        claim(tx)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        app.store.claims._transaction("commit", work)
+    assert [each.id for each in claim.claims] == [str(run.id)]
+    assert run.info().state == "ready"
+
+
+def test_a_child_in_the_same_worker_needs_no_registered_wait(app, parent, monkeypatch, commits_wait_for_the_claimer):
+    with app.worker():
+        parent.enqueue(1).result(timeout=30)
+        names = statements(app, monkeypatch)
+        assert parent.enqueue(3).result(timeout=30) == [1, 2, 3]
+    assert "add_waits" not in names
+    assert "read_children_page" not in names
+
+
+def test_the_wait_for_a_local_child_is_registered_before_the_parent_is_suspended(app):
+    @app.task(name="slow")
+    async def slow(ctx: Context) -> str:
+        return str(await ctx.wait_for("go"))
+
+    @app.task(name="calls")
+    async def calls(ctx: Context) -> str:
+        return await ctx.call(slow)
+
+    run = calls.enqueue()
+    with app.worker():
+        wait_until(lambda: run.info().state == "waiting")
+    app.emit("go", "now")
+    with app.worker():
+        assert run.result(timeout=30) == "now"
+
+
+def test_a_failed_local_child_fails_its_parent(app):
+    @app.task(name="fails", retry=Retry(max_attempts=1))
+    async def fails() -> None:
+        raise ValueError("no")
+
+    @app.task(name="catches")
+    async def catches(ctx: Context) -> str:
+        try:
+            await ctx.call(fails)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing was raised"
+
+    with app.worker():
+        run = catches.enqueue()
+        assert run.result(timeout=30).startswith("RunFailed: ")
+
+
+def test_children_that_end_before_they_are_joined_are_joined_from_memory(app, job):
+    @app.task(name="joins")
+    async def joins(ctx: Context) -> list[int]:
+        handles = [await ctx.spawn(job, n) for n in (1, 2)]
+        await ctx.step(lambda: wait_until(lambda: all(run.info().state == "done" for run in handles)), name="wait")
+        return [await ctx.join(handle) for handle in handles]
+
+    with app.worker():
+        assert joins.enqueue().result(timeout=30) == [2, 3]
+
+
+def test_a_commit_of_steps_claims_nothing_and_wakes_nobody(app, monkeypatch):
+    claims = []
+    claim = app.store.claims.claim
+    monkeypatch.setattr(app.store.claims, "claim", lambda *given: claims.append(1) or claim(*given))
+
+    async def add(n: int) -> int:
+        return n + 1
+
+    @app.task(name="steps")
+    async def steps(ctx: Context) -> int:
+        n = 0
+        for _ in range(50):
+            n = await ctx.step(add, n)
+        return n
+
+    monkeypatch.setattr(claimer_module, "POLL_INTERVAL_S", 3600.0)
+    with app.worker():
+        assert steps.enqueue().result(timeout=30) == 50
+    assert len(claims) < 20
+
+
+@pytest.fixture
+def no_polls(monkeypatch):
+    monkeypatch.setattr(results, "FIRST_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(results, "MAX_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 7200.0)
+
+
+def test_the_end_of_a_run_wakes_a_waiting_thread_of_the_same_process(app, job, no_polls):
+    with app.worker():
+        assert [job.enqueue(n).result(timeout=60) for n in range(3)] == [1, 2, 3]
+
+
+async def test_the_end_of_a_run_wakes_a_waiting_coroutine_of_the_same_process(app, job, no_polls):
+    async with app.worker():
+        assert await (await job.aenqueue(1)).aresult(timeout=60) == 2
+
+
+def test_the_end_of_a_graph_wakes_a_waiting_thread_of_the_same_process(app, job, no_polls):
+    graph = Graph("small")
+    graph.add(job, 1, name="a")
+    with app.worker():
+        assert app.submit(graph).result(timeout=60) == {"a": 2}
