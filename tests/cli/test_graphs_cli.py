@@ -375,7 +375,7 @@ def test_runs_and_queues_are_not_confused_by_graphs(shell, yard):
 def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
     yard.mended = True
     retried = shell("retry", yard.failed, "--url", yard.url)
-    assert retried.stdout == f"{yard.failed}  retried; finished nodes are kept\n"
+    assert retried.stdout == f"{yard.failed}  retried with all nodes that depend on what failed\n"
     yard.work()
     assert yard.states(yard.failed)["hull"] == "done"
     cancelled = shell("cancel", yard.failed, "--url", yard.url)

@@ -1,4 +1,4 @@
-"""Cancel and retry a graph: finished nodes stay finished, all others are decided again."""
+"""Cancel and retry a graph: what failed is decided again with all that depends on it, the rest is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from holdfast import Context, Graph
+from holdfast import Context, Graph, idempotency_key
+from holdfast.control import Control
 from holdfast.errors import GraphError, RunCancelled, RunFinished
 from tests.support.durable import drain, kinds, state
 from tests.support.graphs import ONCE, codes, node, states, submitted
@@ -129,23 +130,117 @@ def test_a_blocked_node_can_be_cancelled(app, tasks):
 # Retry
 
 
-def test_a_retry_runs_failed_and_skipped_nodes_and_keeps_finished_ones(app, tasks, ledger):
+def test_a_retry_runs_failed_nodes_and_all_that_depend_on_them_and_keeps_the_others(app, tasks, ledger):
     run = submitted(app, etl(tasks))
     before = {"a": "done", "b": "failed", "c": "skipped", "d": "skipped", "alert": "done", "clean": "done"}
     assert states(run) == before | {"off": "skipped"}
     tasks.well()
     run.retry()
     assert states(run) == {
-        "a": "done", "b": "ready", "c": "blocked", "d": "blocked", "alert": "done", "clean": "done", "off": "skipped",
+        "a": "done", "b": "ready", "c": "blocked", "d": "blocked", "alert": "blocked", "clean": "blocked",
+        "off": "skipped",
     }  # fmt: skip
     assert (state(run), run.info().error) == ("running", None)
     drain(app)
-    assert run.result(timeout=5) == {"a": 1, "b": "b", "c": "b", "d": None, "alert": "alert", "clean": "clean"}
+    assert run.result(timeout=5) == {"a": 1, "b": "b", "c": "b", "d": None, "clean": "clean"}
+    assert states(run)["alert"] == "skipped", "this time, nothing failed"
     assert ledger.counts() == {
-        "give 1": 1, "fail b": 2, "give b": 1, "give None": 1, "give alert": 1, "give clean": 1,
+        "give 1": 1, "fail b": 2, "give b": 1, "give None": 1, "give alert": 1, "give clean": 2,
     }  # fmt: skip
     assert kinds(run) == ["enqueued", "failed", "retried", "done"]
     assert kinds(node(app, run, "c")) == ["enqueued", "skipped", "retried", "started", "done"]
+
+
+def test_the_preview_names_the_nodes_that_run_again(app, tasks):
+    control = Control(app.store, app.registry)
+    run = submitted(app, etl(tasks))
+    preview = control.runs.preview_retry(run.id)
+    assert (preview.mode, preview.kept) == ("graph", ["a", "off"])
+    assert {step.label: step.reason for step in preview.again} == {
+        "b": "failed", "c": "depends", "d": "depends", "alert": "depends", "clean": "depends",
+    }  # fmt: skip
+    assert preview.may_repeat == [
+        "node b: whatever it did before it ended", "node alert: everything that it did",
+        "node clean: everything that it did",
+    ]  # fmt: skip
+
+
+def test_a_done_node_that_starts_over_replays_nothing_and_has_new_idempotency_keys(app, tasks, ledger):
+    def step() -> str:
+        ledger.write("step", idempotency_key())
+        return "swept"
+
+    @app.task(name="sweep")
+    async def sweep(ctx: Context) -> str:
+        return await ctx.step(step, name="sweep")
+
+    @app.task(name="job")
+    def job() -> str:
+        ledger.write("job", idempotency_key())
+        return "swept"
+
+    g = Graph("g")
+    bad = g.add(tasks.fail, name="bad")
+    g.add(sweep, name="sweep", after=[bad.finished])
+    g.add(job, name="job", after=[bad.finished])
+    run = submitted(app, g)
+    tasks.well()
+    run.retry()
+    drain(app)
+    assert state(run) == "done"
+    for effect in ("step", "job"):
+        first, second = [words[1] for words in ledger.words() if words[0] == effect]
+        assert first != second, "it is another execution: the other system must not ignore it"
+    again = node(app, run, "sweep")
+    assert kinds(again) == ["enqueued", "started", "done", "retried", "started", "done"]
+    assert again.history()[3].data == {"starts_over": True}
+    steps = Control(app.store).runs.steps(again.id)
+    assert [step.superseded for step in steps] == [True, False]
+
+
+@pytest.mark.parametrize("again", ["done", "failed"])
+def test_a_done_nested_graph_starts_over_or_is_skipped_with_all_its_nodes(app, tasks, ledger, again):
+    deep = Graph("deep")
+    deep.add(tasks.give, "deep", name="deep")
+    inner = Graph("inner")
+    inner.add(deep, name="deep")
+    inner.add(tasks.give, "inner", name="within", after=["deep"])
+    g = Graph("g")
+    bad = g.add(tasks.fail, name="bad")
+    g.add(inner, name="inner", after=[bad.failed])
+    g.add(inner, name="always", after=[bad.finished])
+    run = submitted(app, g)
+    assert states(run) == {"bad": "failed", "inner": "done", "always": "done"}
+    if again == "done":
+        tasks.well()
+    run.retry()
+    nested = node(app, run, "inner")
+    assert states(nested) == {"deep": "blocked", "within": "blocked"}
+    drain(app)
+    assert (state(run), states(run)) == (
+        ("done", {"bad": "done", "inner": "skipped", "always": "done"})
+        if again == "done"
+        else ("failed", {"bad": "failed", "inner": "done", "always": "done"})
+    )
+    expected = "skipped" if again == "done" else "done"
+    assert states(nested) == {"deep": expected, "within": expected}
+    assert states(node(app, nested, "deep")) == {"deep": expected}
+    assert ledger.counts()["give inner"] == (3 if again == "done" else 4)
+
+
+def test_a_gate_before_which_a_node_runs_again_is_asked_again(app, tasks):
+    g = Graph("g")
+    bad = g.add(tasks.fail, name="bad")
+    g.gate("ok", after=[bad.finished])
+    run = submitted(app, g)
+    run.gate("ok").complete(1)
+    assert state(run) == "failed"
+    tasks.well()
+    run.retry()
+    drain(app)
+    assert states(run) == {"bad": "done", "ok": "waiting"}
+    run.gate("ok").complete(2)
+    assert run.result(timeout=5)["ok"] == 2
 
 
 def test_a_retry_that_fails_again_ends_as_before(app, tasks):

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast import idempotency_key
+
 
 @dataclass
 class Order:
@@ -36,6 +38,10 @@ def price(article: Priced) -> int:
 
 def total(order: Order) -> Order:
     return Order(order.number + 1, [line.upper() for line in order.lines])
+
+
+def key() -> str:
+    return idempotency_key()
 
 
 def own_pid() -> int:

@@ -37,6 +37,13 @@ def test_arguments_and_results_keep_their_types(app):
         assert total.enqueue(tasks.Order(1, ["rope"])).result(timeout=60) == tasks.Order(2, ["ROPE"])
 
 
+def test_the_idempotency_key_is_that_of_the_run(app):
+    key = app.task(run_in="process")(tasks.key)
+    with app.worker():
+        run = key.enqueue()
+        assert run.result(timeout=60) == str(run.id)
+
+
 def test_processes_are_not_the_workers_own_and_are_reused(app):
     own_pid = app.task(run_in="process")(tasks.own_pid)
     with app.worker():

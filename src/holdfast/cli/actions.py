@@ -73,9 +73,10 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
     """Retry failed or cancelled runs.
 
     Attempts, crashes and the deadline are reset. A durable function continues after its recorded results; if its
-    compensations ran, it continues before the first step that was undone. A graph keeps its finished nodes. Unfinished
-    runs don't change, and done runs can't be retried. RUN is a run id or a unique prefix. The exit code is 1 if a run
-    can't be retried. Use --dry-run to see what a retry would keep, run again and perhaps repeat.
+    compensations ran, it continues before the first step that was undone. A graph runs again what failed and what
+    depends on it. Unfinished runs don't change, and done runs can't be retried. RUN is a run id or a unique prefix. The
+    exit code is 1 if a run can't be retried. Use --dry-run to see what a retry would keep, run again and perhaps
+    repeat.
 
     With filters instead of RUN, all matching failed and cancelled runs are retried in batches, each once; runs that
     can't be retried by themselves are skipped. Here --dry-run counts and lists them.
@@ -100,7 +101,10 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
         info = control.runs.info(id)
         if not retried:
             return False, f"unfinished: {info.state}"
-        return True, "retried" if info.queue != GRAPH_QUEUE else "retried; finished nodes are kept"
+        return (
+            True,
+            "retried" if info.queue != GRAPH_QUEUE else "retried with all nodes that depend on what failed",
+        )
 
     return _each(shared, run, again)
 

@@ -14,7 +14,7 @@ from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.model.step_keys import key_label
 from holdfast.store import Store
 from holdfast.store.run_actions import refuse_node_retry
-from holdfast.store.run_queries import RunDetailRow, RunRow, StepRow
+from holdfast.store.run_queries import NodeRow, RunDetailRow, RunRow, StepRow
 from holdfast.store.run_tree import parse_spawn_key
 
 RetryMode = Literal["none", "start", "resume", "rewind", "undo", "graph"]
@@ -130,19 +130,39 @@ class RetryPreviewer:
     # Graphs
 
     def _graph(self, row: RunRow) -> RetryPreview:
-        nodes = self._store.queries.node_overview(row.id)
-        kept = [node.node for node in nodes if node.state == "done"]
-        ended = [node for node in nodes if node.state != "done"]
-        again = [RepeatedStep(node.node, "failed", _node_text(node.state)) for node in ended]
-        text = f"{counted(len(again), 'node')} run again if their dependencies allow it; {len(kept):,} are kept"
-        return self._of(row, "graph", text, kept=kept, again=again, may_repeat=[
-            f"node {node.node}: what it did before it {_node_text(node.state)}"
-            for node in ended if node.started_at is not None
-        ])  # fmt: skip
+        nodes = {node.id: node for node in self._store.queries.node_overview(row.id)}
+        dependents: dict[str, list[str]] = {}
+        for needed, dependent in self._store.queries.edges(row.id):
+            dependents.setdefault(needed, []).append(dependent)
+        todo = [node.id for node in nodes.values() if node.state in ("failed", "cancelled")]
+        again = set(todo)
+        while todo:
+            new = [id for id in dependents.get(todo.pop(), ()) if id not in again]
+            again.update(new)
+            todo += new
+        repeated = [node for id, node in nodes.items() if id in again]
+        kept = [node.node for id, node in nodes.items() if id not in again]
+        text = f"{counted(len(repeated), 'node')} of {len(nodes):,} decided again, and run if their conditions allow it"
+        return self._of(
+            row, "graph", text, kept=kept, again=[_repeated_node(node) for node in repeated],
+            may_repeat=[text for node in repeated for text in _repeated_effects(node)],
+        )  # fmt: skip
 
 
-def _node_text(state: RunState) -> str:
-    return "was cancelled" if state == "cancelled" else "was skipped" if state == "skipped" else state
+def _repeated_node(node: NodeRow) -> RepeatedStep:
+    if node.state == "done":
+        return RepeatedStep(node.node, "depends", "is done, and starts over because a node before it runs again")
+    if node.state == "skipped":
+        return RepeatedStep(node.node, "depends", "was skipped, and is decided again")
+    text = "was cancelled, and runs again" if node.state == "cancelled" else "failed, and runs again"
+    return RepeatedStep(node.node, "failed", text)
+
+
+def _repeated_effects(node: NodeRow) -> Iterator[str]:
+    if node.state == "done":
+        yield f"node {node.node}: everything that it did"
+    elif node.started_at is not None:
+        yield f"node {node.node}: whatever it did before it ended"
 
 
 def _last_failures(steps: Sequence[StepRow]) -> list[StepRow]:

@@ -63,7 +63,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     trace: str | None = None
     """The id of the trace in which it was enqueued, if one is stored."""
     restarts: int = 0
-    """How often it restarted with new arguments."""
+    """How often it started over: with new arguments, or as a node of a retried graph that was done."""
     steps: list[StepInfo] = msgspec.field(default_factory=list)
     """The checkpoints of a durable function since its last restart, in order."""
     waits: list[WaitInfo] = msgspec.field(default_factory=list)
@@ -469,6 +469,12 @@ def _describe_wait(data: Mapping[str, Any]) -> str:
     return "for " + ", ".join(key_label(str(key)) for key in keys) if isinstance(keys, list) else ""
 
 
+def _describe_retry(data: Mapping[str, Any]) -> str:
+    if data.get("starts_over"):
+        return "starts over, because a node before it runs again"
+    return f"from {key_label(str(data['from_step']))}" if data.get("from_step") else ""
+
+
 def _describe_fork(data: Mapping[str, Any]) -> str:
     step, count = str(data.get("from_step") or ""), data.get("steps", 0)
     label = key_label(step) if "#" in step and " #" not in step else step
@@ -495,7 +501,7 @@ def _describe_drift(data: Mapping[str, Any]) -> str:
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
     "waiting": _describe_wait,
-    "retried": lambda data: f"from {key_label(str(data['from_step']))}" if data.get("from_step") else "",
+    "retried": _describe_retry,
     "moved": lambda data: f"from {data.get('from')} to {data.get('to')}",
     "forked": _describe_fork,
     "appended": lambda data: (

@@ -173,6 +173,10 @@ class Attempt(msgspec.Struct, eq=False):
         """Return the ids of its span, for lines that are logged outside it."""
         return {} if self.telemetry is None else self.telemetry.log_fields()
 
+    def job_scope(self) -> Scope:
+        """Return the scope of a job."""
+        return Scope(self.claim.id, generation=self.claim.generation, stop=self.stop_signal)
+
     def body_scope(self) -> Scope:
         """Return the scope of the body of a durable function."""
         return Scope(self.claim.id, durable=True, generation=self.claim.generation, stop=self.stop_signal)

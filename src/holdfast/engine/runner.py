@@ -31,7 +31,7 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
-from holdfast.task.scope import Scope, current_scope
+from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
 
 STALL_S = 0.25
@@ -257,7 +257,7 @@ class Runner:
             except GeneratorExit as error:  # raised by user code through a future: asyncio throws it in here
                 end = attempt.failed(error)
         else:
-            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(attempt.job_scope())
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -283,7 +283,7 @@ class Runner:
                 self._report_while_threads_run(attempt, end)
                 executor.wait_for_threads()
         else:
-            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(attempt.job_scope())
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:

@@ -28,7 +28,7 @@ from holdfast.policy.graph_rules import (
 )
 from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.enqueue import StatementCall
-from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, in_batches, in_chunks, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, id_rows, in_batches, in_chunks, json_rows
 from holdfast.store.run_tree import EndedRun
 
 MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS
@@ -179,7 +179,22 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
     for batch in in_batches(released, lambda row: len(row.get("args", ""))):
         tx.execute("release_nodes", rows=json_rows(batch))
     tx.ready_runs += len(released)
+    graphs = {node.id for node in nodes if node.kind == "graph"}
+    _skip_nodes(tx, [end for end in ends if end.id in graphs])
     return end_without_attempt(tx, ends), starting
+
+
+def _skip_nodes(tx: Tx, graphs: Sequence[EndWithoutAttempt]) -> None:
+    """Skip the nodes of nested graphs that end without running. They exist only if the graph ran before a retry."""
+    errors = {graph.id: graph.error for graph in graphs}
+    if not errors:
+        return
+    found = [
+        (kind, EndWithoutAttempt(str(id), str(graph), node, "skipped", error=errors[str(graph)]))
+        for id, graph, node, kind in tx.execute("find_unfinished_nodes", rows=id_rows(sorted(errors)))
+    ]
+    _skip_nodes(tx, [end for kind, end in found if kind == "graph"])
+    end_without_attempt(tx, [end for _, end in found])
 
 
 def _release_row(node: DecidableNode, args: str | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.database import Row
 from holdfast.store.graph_progress import (
     GraphStart,
     ReleaseResult,
@@ -20,8 +21,15 @@ from holdfast.store.graph_progress import (
     release_dependents,
 )
 from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
-from holdfast.store.rewind import rewind_runs
-from holdfast.store.run_tree import EndedRun, cancel_children, format_spawn_key, notify_parents, parse_spawn_key
+from holdfast.store.rewind import rewind_runs, take_back
+from holdfast.store.run_tree import (
+    EndedRun,
+    cancel_children,
+    format_spawn_key,
+    lock_runs,
+    notify_parents,
+    parse_spawn_key,
+)
 
 
 def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[EndedRun]:
@@ -84,15 +92,42 @@ def retry_runs(tx: Tx, runs: Iterable[str], by: str | None = None) -> ReleaseRes
 
 
 def reopen_graph(tx: Tx, graph: str, by: str | None = None) -> ReleaseResult:
-    """Retry a locked graph: block its failed, cancelled and skipped nodes again and decide those that can start."""
-    nodes = [str(id) for (id,) in tx.execute("lock_nodes_to_retry", graph=graph)]
-    retried = [run for chunk in in_chunks(nodes) for run in _reset_runs(tx, chunk, by)]
-    below = _retry_children(tx, retried, by)
-    for chunk in in_chunks(nodes):
-        tx.execute("block_nodes", rows=id_rows(chunk))
+    """Retry a locked graph: block the nodes that run again, and decide those that can start.
+
+    These are the nodes that failed or were cancelled, and all that depend on them: those were skipped, or saw another
+    outcome than they will see now. A dependent node that is done starts over.
+    """
+    below = _block_nodes(tx, [str(id) for (id,) in tx.execute("find_nodes_to_retry", graph=graph)], by)
     tx.execute("recount_nodes", graph=graph)
     ((pending,),) = tx.execute("reopen_graph", graph=graph)
     return _merge([decide_ready_nodes(tx, graph, pending), *below])
+
+
+def _block_nodes(tx: Tx, nodes: Sequence[str], by: str | None) -> list[ReleaseResult]:
+    """Block nodes until they are decided again; of a nested graph that is done, all nodes too."""
+    below: list[ReleaseResult] = []
+    for chunk in in_chunks(nodes):
+        done = [run.id for run in lock_runs(tx, chunk).values() if run.state == "done"]
+        restarted = _restart_nodes(tx, done, by) if done else []
+        below += _retry_children(tx, _reset_runs(tx, chunk, by), by)
+        tx.execute("block_nodes", rows=id_rows(chunk))
+        graphs = [run.id for run in restarted if run.kind == "graph"]
+        if graphs:
+            nested = [str(id) for (id,) in tx.execute("find_nodes_of_graphs", rows=id_rows(graphs))]
+            below += _block_nodes(tx, nested, by)
+    return below
+
+
+def _restart_nodes(tx: Tx, nodes: Sequence[str], by: str | None) -> list[RetriedRun]:
+    """Let done nodes start over. What they recorded stays visible, but doesn't count any more."""
+    restarted = _retried_runs(tx.execute("restart_nodes", rows=id_rows(nodes)))
+    take_back(tx, {run.id: (run.generation - 1, 0) for run in restarted})
+    data = {"starts_over": True} | ({} if by is None else {"by": by})
+    entries = [
+        history_row(run.id, run.records, "retried", 0, data=msgspec.json.encode(data).decode()) for run in restarted
+    ]
+    tx.execute("add_history", rows=json_rows(entries))
+    return restarted
 
 
 def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
@@ -103,13 +138,17 @@ def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
 
 def _reset_runs(tx: Tx, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
     """Return failed runs to ready with new budgets; those whose compensations ran also go back (`rewind.py`)."""
-    retried = [
-        RetriedRun(str(id), records, ending, generation, None if parent is None else str(parent), *rest)
-        for id, records, ending, generation, parent, *rest, _ in tx.execute("retry_runs", rows=id_rows(runs))
-    ]
+    retried = _retried_runs(tx.execute("retry_runs", rows=id_rows(runs)))
     rewound = rewind_runs(tx, [run.id for run in retried if run.ending is None])  # the others continue to undo
     tx.execute("add_history", rows=json_rows(_retried_row(run, by, rewound.get(run.id)) for run in retried))
     return retried
+
+
+def _retried_runs(rows: Sequence[Row]) -> list[RetriedRun]:
+    return [
+        RetriedRun(str(id), records, ending, generation, None if parent is None else str(parent), *rest)
+        for id, records, ending, generation, parent, *rest, _ in rows
+    ]
 
 
 def _retried_row(run: RetriedRun, by: str | None, from_step: str | None) -> dict[str, Any]:

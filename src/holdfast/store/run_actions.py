@@ -194,8 +194,8 @@ def _lock_run(tx: Tx, id: str) -> LockedRun:
 def refuse_node_retry(id: str, node: str, graph: str) -> GraphError:
     """Return the error for a retry of a single node."""
     return GraphError(
-        f"run {id} is node {node} of graph run {graph}: retry the graph; it runs what failed or was skipped again, and"
-        " keeps what is done"
+        f"run {id} is node {node} of graph run {graph}: retry the graph; it runs what failed and what depends on it"
+        " again, and keeps the rest"
     )
 
 

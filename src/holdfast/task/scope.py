@@ -59,7 +59,7 @@ def idempotency_key() -> str:
     if now.in_body:
         raise TaskError("idempotency_key() was called outside a step: call it in the function passed to ctx.step(…)")
     if now.step is None:
-        return now.run
+        return now.run if now.generation == 0 else f"{now.run}~{now.generation}"
     return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
 
 

@@ -33,6 +33,7 @@ from holdfast.errors import PayloadError, TaskError
 from holdfast.model.retry import Retry
 from holdfast.store import AttemptEnd, Claim
 from holdfast.task.options import Declaration
+from holdfast.task.scope import current_scope
 from holdfast.task.signature import Signature
 from holdfast.task.task import EnqueuerProtocol, Task
 from holdfast.telemetry import Telemetry
@@ -107,7 +108,10 @@ def _run(request: dict[str, Any]) -> AttemptEnd:
 
 
 def _attempt(request: dict[str, Any]) -> AttemptEnd:
-    claim = Claim(request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
+    claim = Claim(
+        request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None,
+        request["generation"],
+    )  # fmt: skip
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:
         around_calls = [find(module, "", name) for module, name in request["around_calls"]]
@@ -126,6 +130,7 @@ def _attempt(request: dict[str, Any]) -> AttemptEnd:
             args, kwargs = signature.decode(request["args"])
         except (TaskError, PayloadError) as error:
             return attempt.invalid_arguments(error)
+        current_scope.set(attempt.job_scope())
         return attempt.returned(_call(function, args, kwargs))
     except MemoryError:
         raise

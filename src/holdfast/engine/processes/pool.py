@@ -240,6 +240,7 @@ def _request(attempt: Attempt) -> dict[str, Any]:
         "args": attempt.claim.args,
         "failures": attempt.claim.failures,
         "attempt": attempt.claim.attempt,
+        "generation": attempt.claim.generation,
         "retry": attempt.retry.to_json(),
         "memory": attempt.task.declaration.memory,
         "argv": sys.argv,

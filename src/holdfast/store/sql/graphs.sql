@@ -160,11 +160,49 @@ returning records
 update {schema}runs set pending = pending + cast(:count as int), records = records + 1 where id = cast(:id as {uuid})
 returning records, pending
 
--- name: lock_nodes_to_retry
--- Lock the nodes of a graph that failed, were cancelled or skipped.
-select id from {schema}runs
-where parent = cast(:graph as {uuid}) and node is not null and state in ('failed', 'cancelled', 'skipped')
-order by seq {lock}
+-- name: find_nodes_to_retry
+-- only: postgres
+-- Find the nodes of a graph that failed or were cancelled, and all nodes that depend on them.
+--
+-- With a lateral, as in `decrement_nodes`: as a join, the planner may read all edges in each round.
+with recursive again (id) as (
+    select r.id from {schema}runs r
+    where r.parent = cast(:graph as {uuid}) and r.node is not null and r.state in ('failed', 'cancelled')
+    union
+    select e.node from again cross join lateral (select x.node from {schema}edges x where x.needs = again.id offset 0) e
+)
+select id from again
+
+-- name: find_nodes_to_retry
+-- only: sqlite
+-- Find the nodes of a graph that failed or were cancelled, and all nodes that depend on them.
+with recursive again (id) as (
+    select r.id from {schema}runs r
+    where r.parent = cast(:graph as {uuid}) and r.node is not null and r.state in ('failed', 'cancelled')
+    union
+    select e.node from again cross join {schema}edges e where e.needs = again.id
+)
+select id from again
+
+-- name: find_nodes_of_graphs
+-- Find the nodes of graphs.
+select id from {schema}runs where parent {among(:rows, id uuid)} and node is not null
+
+-- name: find_unfinished_nodes
+-- Find the unfinished nodes of graphs.
+select id, parent, node, kind from {schema}runs
+where parent {among(:rows, id uuid)} and node is not null and finished_at is null
+
+-- name: restart_nodes
+-- Return done nodes to ready, to start over with new budgets in a new generation. As in `retry_runs`, a node is held
+-- while its code is still running.
+update {schema}runs
+set state = 'ready', held = case when session is not null then 'quiescing' end, turn = {next_turn({schema}runs, {now})},
+    generation = generation + 1, attempt = 0, failures = 0, crashes = 0, deaths = 0, isolation = null, resumed = 0, spent = 0,
+    undos = 0, error = null, result = null, progress = null, records = records + 1,
+    started_at = null, finished_at = null, expires_at = null
+where id {among(:rows, id uuid)} and state = 'done'
+returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
 -- name: block_nodes
 -- Block nodes that are retried until they are decided again; those that continue to undo are left alone.

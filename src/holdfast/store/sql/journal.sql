@@ -196,5 +196,5 @@ group by u.run, u.generation
 update {schema}checkpoints set generation = -1 - fence
 from {each(:rows, run uuid, generation int, n int)}
 where {schema}checkpoints.run {matching(:rows, run uuid)} and {schema}checkpoints.run = each.run
-and {schema}checkpoints.generation = each.generation and {schema}checkpoints.n >= each.n and kind <> 'undone'
+and {schema}checkpoints.generation = each.generation and {schema}checkpoints.n >= each.n and (kind <> 'undone' or each.n = 0)
 returning {schema}checkpoints.run, {schema}checkpoints.generation, {schema}checkpoints.n, key, kind
