@@ -118,7 +118,7 @@ async def _request(site: Any, path: str) -> float:
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
         "path": plain, "raw_path": plain.encode(), "query_string": query.encode(), "root_path": "",
-        "headers": [(b"host", b"localhost")], "client": None, "server": None,
+        "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
     }  # fmt: skip
     statuses: list[int] = []
 

@@ -126,8 +126,9 @@ def test_a_caught_failure_is_replayed_and_not_retried(app, effects, ledger):
 def test_a_failure_is_retried_when_the_transaction_after_it_was_rejected(app, effects, ledger, plainly):
     """The transaction isn't recorded, although it had taken a number."""
     app.store.prepare()
-    line = app.store.database.connection("client")
-    if app.store.database.dialect.name == "sqlite":
+    on_sqlite = app.store.database.dialect.name == "sqlite"
+    line = app.store.database.connection("client" if on_sqlite else "transaction-1")
+    if on_sqlite:
         line.run(lambda connection: connection.execute_script("pragma foreign_keys = on"))
     for table in ("ships (n int primary key)", "ropes (ship int references ships (n) deferrable initially deferred)"):
         line.run(lambda connection, table=table: connection.execute_script(f"create table {table}"))

@@ -342,7 +342,13 @@ def test_a_listener_that_lost_its_connection_reconnects_and_polls(
 
 
 def test_behind_a_pooler_there_is_no_listener_and_polling_continues(postgres_url, monkeypatch, threads):
-    monkeypatch.setattr(PostgresConnection, "_is_pooled", lambda self: True)
+    connect = PostgresConnection.__init__
+
+    def connect_through_pooler(self, *given, **more):
+        connect(self, *given, **more)
+        self.pooled = True
+
+    monkeypatch.setattr(PostgresConnection, "__init__", connect_through_pooler)
     monkeypatch.setattr(results, "LISTEN_FROM_S", 0.0)
     with Holdfast(postgres_url) as app:
         run = app.remote("work").enqueue(1)
