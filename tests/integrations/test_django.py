@@ -49,6 +49,50 @@ def test_a_rolled_back_order_leaves_no_run(postgres_project):
     assert seen == "0 0\n"
 
 
+ALIAS = """
+    import asyncio
+    from asgiref.sync import async_to_sync
+    from django.db import connections, transaction
+    from holdfast import Graph
+    from holdfast.errors import ConfigError
+    from holdfast.integrations.django import app
+    from shop.tasks import confirm
+    in_django = confirm.options(connection="django")
+
+    async def enqueue():
+        graph = Graph("release")
+        graph.add(confirm, 3)
+        await app.asubmit(graph, connection="django")
+        return await in_django.aenqueue(2)
+
+    for rolled_back in (True, False):
+        with transaction.atomic(using="jobs"):
+            in_django.enqueue(1)
+            async_to_sync(enqueue)()
+            print(len(app.runs()))
+            transaction.set_rollback(rolled_back, using="jobs")
+        print(len(app.runs()))
+    for call in (lambda: in_django.enqueue(1), lambda: asyncio.run(enqueue())):
+        try:
+            call()
+        except ConfigError as error:
+            print(error)
+"""
+
+
+def test_connection_django_uses_the_alias_of_the_setting_also_in_async_code(postgres_project):
+    postgres_project.add(
+        "shop/settings.py",
+        "DATABASES['jobs'] = dict(DATABASES['default'])\nDATABASES['default'] |= {'HOST': 'unreachable.invalid'}\n"
+        "HOLDFAST['DATABASE'] = 'jobs'\n",
+    )
+    postgres_project.manage("holdfast", "migrate")
+    *counts, refused, refused_in_async = postgres_project.run(ALIAS).splitlines()
+    assert counts == ["0", "0", "0", "4"]
+    assert refused == refused_in_async
+    assert "write `with transaction.atomic(using='jobs'):`" in refused
+
+
 def test_migrate_creates_the_tables_in_djangos_database(postgres_project):
     postgres_project.add("shop/settings.py", '\nHOLDFAST["MIGRATE"] = False\nHOLDFAST["SCHEMA"] = "work"\n')
     counted = """

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client.handle import Run
-from holdfast.database.caller_connection import AsyncCallerConnection
+from holdfast.database.caller_connection import AsyncCallerConnection, DjangoConnection
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
@@ -115,9 +115,11 @@ class GraphClient:
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         if connection is None:
             return await run_in_thread(self.submit, graph, result, None)
+        borrowed = self._creator.borrow(connection)
+        if isinstance(borrowed, DjangoConnection):
+            return await borrowed.in_its_thread(self.submit, graph, result, connection)
         await run_in_thread(self._creator.declare_limits)
         with self._creator.span(graph.name, None, 1) as created:
-            borrowed = self._creator.borrow(connection)
             if not isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
             id = await self._store.graphs.submit_on_async(borrowed, *self._rows(graph, result))

@@ -12,7 +12,13 @@ from msgspec.structs import replace
 
 from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.client.handle import Run
-from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
+from holdfast.database.caller_connection import (
+    FOREIGN_SQLITE,
+    AsyncCallerConnection,
+    CallerConnection,
+    DjangoConnection,
+    wrap_connection,
+)
 from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
@@ -90,6 +96,8 @@ class RunCreator:
             new = self._new_runs(requests)
             ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._insert, new))
             return self._handles(ids, requests)
+        if isinstance(borrowed, DjangoConnection):
+            return await borrowed.in_its_thread(self._enqueue, requests)
         if isinstance(borrowed, CallerConnection):
             raise ConfigError("connection= is a blocking connection: use enqueue() with it, or pass an async one")
         await run_in_thread(self.declare_limits)
@@ -139,7 +147,7 @@ class RunCreator:
             return None
         if self._store.database.dialect.name == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
-        return wrap_connection(connection)
+        return wrap_connection(connection, self._store.database.django_alias)
 
     # Rows
 

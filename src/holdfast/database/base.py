@@ -251,6 +251,8 @@ class Database(ABC):
     """The URL without its password, for messages."""
     read_timeout_s: float | None = None
     """The time limit of one read. If set, reads get a connection of their own. Set it before the first use."""
+    django_alias = "default"
+    """The alias of this database in Django's settings, which `connection="django"` stands for."""
 
     @property
     def failure(self) -> StoreError | None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.database.base import Row
 from holdfast.database.dialect import PARAMETER
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SUPPORTED = (
     "connection= accepts a psycopg connection (sync or async), an asyncpg connection, a SQLAlchemy Connection, Session,"
@@ -58,11 +61,13 @@ class AsyncCallerConnection(_CallerConnectionBase):
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
 
 
-def wrap_connection(connection: object) -> CallerConnection | AsyncCallerConnection:
-    """Wrap a connection of any supported library."""
+def wrap_connection(connection: Any, django_alias: str = "default") -> CallerConnection | AsyncCallerConnection:
+    """Wrap a connection of any supported library. `django_alias` is the alias that "django" stands for."""
     kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__}
-    if connection == "django" or kinds & {"django.BaseDatabaseWrapper", "django.ConnectionProxy"}:
-        return _DjangoConnection(connection)
+    if connection == "django":
+        return DjangoConnection(django_alias)
+    if kinds & {"django.BaseDatabaseWrapper", "django.ConnectionProxy"}:
+        return DjangoConnection(connection.alias)
     for known, wrapper in _WRAPPERS.items():
         if known in kinds:
             return wrapper(connection)
@@ -168,26 +173,42 @@ class _AsyncSqlAlchemyConnection(AsyncCallerConnection):
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
-class _DjangoConnection(CallerConnection):
-    """One of Django's connections, or its default one."""
+class DjangoConnection(CallerConnection):
+    """The connection that Django has for an alias in the current thread."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, alias: str) -> None:
+        super().__init__(alias)
+
+    async def in_its_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a call where Django executes blocking code for async code, with the transaction that is open there."""
+        from asgiref.sync import sync_to_async
+
+        called: R = await sync_to_async(call)(*args, **kwargs)
+        return called
+
+    @property
+    def target(self) -> object:
         from django.db import connections
 
-        super().__init__(connections["default" if connection == "django" else connection.alias])
+        return connections[self._connection]
 
     def check(self) -> None:
-        if self._connection.vendor == "sqlite":
+        connection: Any = self.target
+        if connection.vendor == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
-        if self._connection.vendor != "postgresql":
-            raise ConfigError(f"Django's database is {self._connection.vendor}, but the app's database is PostgreSQL")
-        if self._connection.needs_rollback:
+        if connection.vendor != "postgresql":
+            raise ConfigError(
+                f"Django's database {self._connection!r} is {connection.vendor}, but the app's database is PostgreSQL"
+            )
+        if connection.needs_rollback:
             raise ConfigError(FAILED)
-        if not self._connection.in_atomic_block and self._connection.get_autocommit():
-            raise ConfigError(NO_TRANSACTION.format("write `with transaction.atomic():`"))
+        if not connection.in_atomic_block and connection.get_autocommit():
+            using = "" if self._connection == "default" else f"using={self._connection!r}"
+            raise ConfigError(NO_TRANSACTION.format(f"write `with transaction.atomic({using}):`"))
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        with self._connection.cursor() as cursor:
+        connection: Any = self.target
+        with connection.cursor() as cursor:
             cursor.execute(pyformat(statement), statement.by_name(values))
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 

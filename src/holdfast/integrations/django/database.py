@@ -16,9 +16,9 @@ class DjangoDatabase(PostgresDatabase):
     """
 
     def __init__(self, alias: str, schema: str) -> None:
-        self._alias = alias
+        self.django_alias = alias
         super().__init__(url_of(connections[alias].settings_dict), schema)
 
     def connect(self, purpose: str, idle_timeout_s: float) -> PostgresConnection:
-        self._options = conninfo_to_dict(url_of(connections[self._alias].settings_dict))
+        self._options = conninfo_to_dict(url_of(connections[self.django_alias].settings_dict))
         return super().connect(purpose, idle_timeout_s)

@@ -15,7 +15,7 @@ import os
 import threading
 from typing import Any
 
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from holdfast.app import Holdfast
 from holdfast.control.open import IN_MEMORY
@@ -65,6 +65,7 @@ class DjangoStore(Store):
         self._app = app
         self._alias = alias or _alias_of(app.url)
         self._real = app.store
+        self._real.database.django_alias = self._alias or DEFAULT_DB_ALIAS
         self._private: Store | None = None
         self._databases: object = None
         self._test = -1
