@@ -43,6 +43,7 @@ from holdfast.errors import (
 )
 from holdfast.model.clock import Clock, Duration
 from holdfast.model.history import HistoryEntry
+from holdfast.model.keep import Keep
 from holdfast.model.payloads import Codec
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunInfo, RunState
@@ -88,6 +89,7 @@ __all__ = [
     "HistoryEntry",
     "Holdfast",
     "HoldfastError",
+    "Keep",
     "KeyConflict",
     "LeaseLost",
     "Machine",

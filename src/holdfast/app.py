@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
@@ -18,6 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.keep import Keep
 from holdfast.model.names import check_name, check_queue, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
@@ -46,6 +47,7 @@ S = TypeVar("S", bound=State)
 H = TypeVar("H", bound=Hook)
 F = TypeVar("F", bound=Poll)
 
+DEFAULT_KEEP = Keep()
 DEFAULT_URL = "sqlite:///holdfast.db"
 MIN_LEASE_S = 0.5
 MAX_CONCURRENCY = 10_000
@@ -73,7 +75,9 @@ class Holdfast:
         schema: The PostgreSQL schema of Holdfast's tables.
         migrate: Whether the first use creates or migrates the tables. Set it to False if `holdfast migrate` does.
         include: Modules that declare tasks. A worker imports them at its start.
-        keep: How long finished runs are kept, unless their task has its own `keep`, and how long events are kept.
+        keep: How long finished runs are kept, unless their task has its own `keep`: a `Keep`, or one duration for all.
+            Events are kept for the longer of the two.
+        keep_keys: How long idempotency keys are kept, at least until their run has finished. Defaults to forever.
         clock: The source of time. For tests.
         name: Distinguishes this app's schedules from those of other apps in the same database. Defaults to the name of
             the module that creates the app.
@@ -91,7 +95,8 @@ class Holdfast:
         schema: str = "holdfast",
         migrate: bool = True,
         include: Sequence[str] = (),
-        keep: Duration = timedelta(days=30),
+        keep: Keep | Duration = DEFAULT_KEEP,
+        keep_keys: Duration | None = None,
         clock: Clock = database_clock,
         name: str | None = None,
         telemetry: str | Sequence[str] | None = None,
@@ -115,7 +120,8 @@ class Holdfast:
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(self._open(schema), migrate=migrate, clock=clock, payloads=payloads)
-        self._keep = to_micros(keep, "keep")
+        self._keep = Keep.of(keep, "keep")
+        self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
@@ -157,7 +163,7 @@ class Holdfast:
         run_in: RunIn | None = None,
         limits: Sequence[str] = (),
         max_crashes: int = 3,
-        keep: Duration | None = None,
+        keep: Keep | Duration | None = None,
         memory: int | None = None,
         receives: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
@@ -178,7 +184,7 @@ class Holdfast:
             run_in: `"loop"` (async functions), `"thread"` (plain functions) or `"process"` (CPU-bound plain functions).
             limits: Names of limits declared with `app.limit`.
             max_crashes: How often the run may crash its worker before it fails.
-            keep: How long finished runs are kept.
+            keep: How long finished runs are kept: a `Keep`, or one duration for all.
             memory: The memory limit in bytes of a task with `run_in="process"`.
             receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
                 `run.send` refuses other messages.
@@ -200,7 +206,7 @@ class Holdfast:
         timeout: Duration | None = None,
         deadline: Duration | None = None,
         max_crashes: int = 3,
-        keep: Duration | None = None,
+        keep: Keep | Duration | None = None,
         history: int | None = 1000,
     ) -> Machine[S]:
         """Register a state machine.
@@ -518,7 +524,8 @@ class Holdfast:
             threads=_checked_slots(threads, "threads"),
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
-            keep_events=self._keep,
+            keep_events=self._keep.longest_micros,
+            keep_keys=self._keep_keys,
             wait_for_database=wait_for_database,
         )
         client = self._client

@@ -36,6 +36,25 @@ def mail(app: Holdfast):
     return mail
 
 
+@pytest.mark.parametrize("keep_keys", [None, timedelta(days=90)])
+def test_keys_expire_if_the_app_says_so(make_app, clock, keep_keys):
+    app = make_app(clock=clock, keep_keys=keep_keys)
+
+    @app.task(name="mail")
+    async def mail(to: str) -> str:
+        return to
+
+    first = mail.options(key="k").enqueue("ada")
+    drain(app)
+    clock.forward(91 * 86_400)
+    pruner = app.worker()._components.pruner
+    pruner.tick()
+    again = mail.options(key="k").enqueue("ada")
+    assert (again == first) is (keep_keys is None)
+    drain(app)
+    assert again == mail.options(key="k").enqueue("ada")
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_same_request_with_another_option_gives_the_existing_run(app, mail, option):
     run = mail.options(key="k").enqueue("ada")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from uuid import UUID
 
@@ -10,15 +11,16 @@ import pytest
 from holdfast.database import open_database
 from holdfast.errors import KeyConflict
 from holdfast.store import Store
+from holdfast.store.enqueue import key_steps
 from tests.support.store_harness import DAY
 
 
-def finish(harness, id):
+def finish(harness, id, session="finisher"):
     """Claim a run and end it."""
-    harness.session("finisher")
-    (claim,) = harness.claim("finisher")
+    harness.session(session)
+    (claim,) = harness.claim(session)
     assert claim.id == id
-    assert harness.end("finisher", claim)
+    assert harness.end(session, claim)
 
 
 def test_the_same_key_and_request_give_the_same_run(harness):
@@ -95,6 +97,46 @@ def test_a_key_outlives_its_pruned_run(harness, clock):
     with pytest.raises(KeyConflict):
         harness.add(key="k", digest="other")
     assert harness.rows("runs") == 0
+
+
+def test_keys_are_pruned_after_a_time_unless_their_run_is_unfinished(harness, clock):
+    ended = harness.add(key="ended")
+    finish(harness, ended)
+    unfinished = harness.add(key="unfinished")
+    clock.advance(86_400)
+    young = harness.add(key="young")
+    assert harness.store.retention.prune_keys(1 * DAY) is False
+    assert harness.rows("keys") == 2
+    assert harness.add(key="young") == young
+    assert harness.add(key="unfinished") == unfinished
+    finish(harness, unfinished, "another")
+    assert harness.add(key="ended") != ended
+    harness.store.retention.prune_keys(1 * DAY)
+    assert harness.add(key="unfinished") == unfinished, "looked at again after a day"
+    clock.advance(86_400)
+    harness.store.retention.prune_keys(1 * DAY)
+    assert harness.add(key="unfinished") != unfinished
+
+
+def test_keys_are_pruned_in_batches(harness, clock):
+    harness.store.enqueuer.enqueue([harness.new(key=f"{n}") for n in range(501)])
+    harness.sql("update {schema}runs set state = 'done', finished_at = {now}")
+    clock.advance(86_400)
+    assert [harness.store.retention.prune_keys(1 * DAY) for _ in range(2)] == [True, False]
+    assert harness.rows("keys") == 0
+
+
+def test_a_key_that_expires_while_it_is_looked_up_is_taken(harness):
+    first, second = harness.new(key="k"), harness.new(key="other")
+    scope = '[null,"task"]'
+    steps = key_steps([first, second])
+    assert next(steps)[0] == "add_keys"
+    assert steps.send([(scope, "other")])[0] == "find_keys"
+    name, parameters = steps.send([])  # the key is no longer there
+    assert (name, [row["key"] for row in json.loads(parameters["rows"])]) == ("add_keys", ["k"])
+    with pytest.raises(StopIteration) as end:
+        steps.send([(scope, "k")])
+    assert end.value.value == {}
 
 
 def test_sixty_four_enqueues_at_once_with_one_key_make_one_run(harness):

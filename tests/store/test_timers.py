@@ -135,6 +135,28 @@ def test_only_expired_runs_are_pruned_with_their_history(harness, clock):
     assert harness.rows("keys") == 2, "keys outlive their runs"
 
 
+@pytest.mark.parametrize("keep_failed", [None, 3 * DAY])
+@pytest.mark.parametrize("verb", ["cancel", "overdue", "crash", "fail", "fail in a tree", "done", "done in a tree"])
+def test_unsuccessful_runs_have_a_retention_of_their_own(harness, clock, verb, keep_failed):
+    harness.session("w")
+    claim = harness.running("w", keep=DAY, keep_failed=keep_failed, deadline_in=60 * SECOND, max_crashes=0)
+    if verb in ("fail", "done"):
+        harness.end("w", claim, "failed" if verb == "fail" else verb)
+    elif verb.endswith("in a tree"):
+        harness.end("w", claim, "failed" if verb.startswith("fail") else "done", in_tree=True)
+    elif verb == "cancel":
+        harness.store.actions.cancel(claim.id, CANCELLED)
+    ended_at = clock()
+    clock.advance(60)
+    if verb == "overdue":
+        harness.store.timers.fail_overdue(OVERDUE)
+    harness.recover("w")
+    if verb in ("overdue", "crash"):
+        ended_at = clock()
+    ((expires_at,),) = harness.sql("select expires_at from {schema}runs")
+    assert expires_at == ended_at + (DAY if verb.startswith("done") or keep_failed is None else keep_failed)
+
+
 @pytest.mark.parametrize("verb", ["cancel", "overdue", "crash"])
 def test_unsuccessful_runs_are_pruned_too(harness, clock, verb):
     harness.session("w")

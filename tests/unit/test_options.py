@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast import Keep
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import canonical
@@ -145,5 +146,5 @@ def test_a_setting_within_range_is_stored():
     assert (declaration.aliases, declaration.timeout, declaration.keep) == (
         ("a",),
         MICROS_PER_SECOND,
-        7 * 86400 * MICROS_PER_SECOND,
+        Keep(done=timedelta(days=7), failed=timedelta(days=7)),
     )

@@ -12,6 +12,7 @@ from holdfast.database.caller_connection import AsyncCallerConnection, DjangoCon
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
+from holdfast.model.keep import Keep
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
@@ -89,7 +90,7 @@ class Gate:
 class GraphClient:
     """Submits, appends to and reads graphs. Blocking."""
 
-    def __init__(self, client: Client, reader: RunReader, keep: int) -> None:
+    def __init__(self, client: Client, reader: RunReader, keep: Keep) -> None:
         self._client = client
         self._creator = client.creator
         self._store = client.store
@@ -179,7 +180,8 @@ class GraphClient:
         return NewNode(run, spec.name, node.needs, _packed(node.stored()), "gate")
 
     def _row(self, task: str) -> NewRun:
-        return NewRun(id=str(new_id()), queue=GRAPH_QUEUE, task=task, args="{}", keep=self._keep)
+        done, failed = self._keep.done_micros, self._keep.stored_failed_micros
+        return NewRun(str(new_id()), GRAPH_QUEUE, task, args="{}", keep=done, keep_failed=failed)
 
     # Nodes and gates
 

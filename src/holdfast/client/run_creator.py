@@ -22,6 +22,7 @@ from holdfast.database.caller_connection import (
 from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
+from holdfast.model.keep import Keep
 from holdfast.store import NewRun, Store
 from holdfast.store.limits import counter_key
 from holdfast.task.declared_limits import DeclaredLimit
@@ -47,7 +48,7 @@ INSTEAD_OF_ENQUEUE = (
 class RunCreator:
     """Creates runs for tasks and for the app. Implements `task.EnqueuerProtocol`."""
 
-    def __init__(self, client: Client, registry: Registry, keep: int, telemetry: Telemetry) -> None:
+    def __init__(self, client: Client, registry: Registry, keep: Keep, telemetry: Telemetry) -> None:
         self._client = client
         self._registry = registry
         self._keep = keep
@@ -173,13 +174,15 @@ class RunCreator:
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
         )
+        keep = declared.keep or self._keep
         digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
             id=new_id_text(),
             queue=options.queue or declared.queue,
             task=declared.name,
             args=self._store.payloads.pack(request.args, "the arguments of task", declared.name),
-            keep=self._keep if declared.keep is None else declared.keep,
+            keep=keep.done_micros,
+            keep_failed=keep.stored_failed_micros,
             max_crashes=declared.max_crashes,
             tenant=options.tenant,
             priority=declared.priority if options.priority is None else options.priority,

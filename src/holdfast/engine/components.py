@@ -43,7 +43,7 @@ MAX_REPORTED_TASKS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The settings of a worker. Durations are seconds, except `keep_events`: microseconds."""
+    """The settings of a worker. Durations are seconds, except `keep_events` and `keep_keys`: microseconds."""
 
     queues: Sequence[str] | None = None
     concurrency: int = 100
@@ -51,6 +51,7 @@ class WorkerSettings:
     lease: float = 60.0
     grace: float = 25.0
     keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
+    keep_keys: int | None = None
     wait_for_database: bool = False
 
 
@@ -115,7 +116,7 @@ class WorkerComponents:
         self.trigger_poller = TriggerPoller(
             store, schedule_registry, client, self._runs_became_ready, runner.run_in_thread, lambda: runner.loop
         )
-        self.pruner = Pruner(store, settings.keep_events)
+        self.pruner = Pruner(store, settings.keep_events, settings.keep_keys)
         self.stats = StatsAggregator(store)
         self.listener = CommitListener(store, self._others_committed, self._runs_became_ready)
         self.virtual_time = VirtualTimeFollower(self)

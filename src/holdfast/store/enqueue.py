@@ -114,6 +114,7 @@ MakeSteps: TypeAlias = Callable[[dict[LaneKey, int]], EnqueueSteps]
 
 MAX_PLAIN_ROWS = 1000
 """How many runs without a key or a unique name one statement inserts."""
+MAX_KEY_TRIES = 3
 MAX_UNIQUE_TRIES = 10
 
 _OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
@@ -287,14 +288,22 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
     first: dict[tuple[str, str], NewRun] = {}
     for run in keyed:
         first.setdefault((key_scope(run), str(run.key)), run)
-    rows = json_rows(
-        {"scope": scope, "key": key, "digest": run.digest, "run": run.id} for (scope, key), run in sorted(first.items())
-    )
-    taken = yield "add_keys", {"rows": rows}
     known = {key: (run.digest, run.id) for key, run in first.items()}
-    if len(taken) < len(first):
+    left = sorted(first)
+    for _ in range(MAX_KEY_TRIES):
+        rows = json_rows(
+            {"scope": scope, "key": key, "digest": first[scope, key].digest, "run": first[scope, key].id}
+            for scope, key in left
+        )
+        taken = yield "add_keys", {"rows": rows}
+        if len(taken) == len(left):
+            break
         found = yield "find_keys", {"rows": rows}
         known |= {(scope, key): (digest, str(id)) for scope, key, digest, id in found}
+        settled = {(scope, key) for scope, key, *_ in (*taken, *found)}
+        left = [key for key in left if key not in settled]  # expired in between: try again
+        if not left:
+            break
     stands_for = {}
     for run in keyed:
         digest, id = known[key_scope(run), str(run.key)]
@@ -386,6 +395,8 @@ def new_run_row(run: NewRun, lanes: Mapping[LaneKey, int]) -> dict[str, Any]:
     optional = _optional(run)
     if optional != _NONE_GIVEN:
         row.update((name, value) for name, value in zip(_OPTIONAL, optional, strict=True) if value is not None)
+    if run.keep_failed is not None:
+        row["keep_failed"] = run.keep_failed
     if run.unique is not None:
         row["unique_name"] = unique_name(run)
     if run.turn:

@@ -1,4 +1,4 @@
-"""Delete what is no longer kept: finished runs with their trees, old events, unused counters.
+"""Delete what is no longer kept: finished runs with their trees, old events and keys, unused counters.
 
 A run that has a tree is deleted after everything below it, a batch at a time. Nothing is deleted while a worker still
 runs anything in the tree.
@@ -42,6 +42,18 @@ class Retention(StoreModule):
                 tx.execute("delete_unawaited_events", rows=json_rows(old))
                 tx.execute("postpone_event_pruning", rows=json_rows(old))
             return len(old) == MAX_BATCH_ROWS
+
+        return self._transaction("housekeeping", work)
+
+    def prune_keys(self, age: int) -> bool:
+        """Delete a batch of idempotency keys that were used `age` microseconds ago; return whether there may be more.
+
+        The key of an unfinished run is kept.
+        """
+
+        def work(tx: Tx) -> bool:
+            postponed = len(tx.execute("postpone_key_pruning", age=age))
+            return postponed + len(tx.execute("prune_keys", age=age)) >= MAX_BATCH_ROWS
 
         return self._transaction("housekeeping", work)
 

@@ -19,6 +19,7 @@ class NewRun(msgspec.Struct):
     task: str
     args: str
     keep: int
+    """How long it is kept after its end; after a failure or a cancellation, `keep_failed` if that isn't None."""
     max_crashes: int = 3
     tenant: str | None = None
     priority: int = 0
@@ -38,6 +39,7 @@ class NewRun(msgspec.Struct):
     fair: Mapping[str, int] | None = None
     """For fair queues: the weight of each tenant."""
     turn: int = 0
+    keep_failed: int | None = None
 
 
 class NewNode(msgspec.Struct):

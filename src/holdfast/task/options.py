@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
+from holdfast.model.keep import Keep
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import payload_type
@@ -81,7 +82,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     run_in: RunIn | None = None
     limits: tuple[str, ...] = ()
     max_crashes: int = 3
-    keep: int | None = None
+    keep: Keep | None = None
     memory: int | None = None
     receives: Mapping[str, Any] = {}
 
@@ -98,7 +99,7 @@ class TaskSettings(TypedDict, total=False):
     run_in: RunIn | None
     limits: Sequence[str]
     max_crashes: int
-    keep: Duration | None
+    keep: Keep | Duration | None
     memory: int | None
     receives: Mapping[str, Any] | None
 
@@ -116,7 +117,7 @@ def check_declaration(
     run_in: RunIn | None = None,
     limits: Iterable[str] = (),
     max_crashes: int = 3,
-    keep: Duration | None = None,
+    keep: Keep | Duration | None = None,
     memory: int | None = None,
     receives: Mapping[str, Any] | None = None,
 ) -> Declaration:
@@ -133,7 +134,7 @@ def check_declaration(
         run_in=_run_in(run_in, is_async, where),
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
-        keep=None if keep is None else to_micros(keep, f"{where}: keep"),
+        keep=None if keep is None else Keep.of(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives"),
     )

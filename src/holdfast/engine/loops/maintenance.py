@@ -1,4 +1,4 @@
-"""Maintenance loops: deletion of expired runs and events, and aggregation of statistics."""
+"""Maintenance loops: deletion of expired runs, events and keys, and aggregation of statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _jittered_interval_s() -> float:
 
 
 class Pruner(Loop):
-    """Deletes finished runs and events whose retention has expired, and unused counters of limits.
+    """Deletes finished runs, events and idempotency keys whose retention has expired, and unused counters of limits.
 
     It deletes small batches and pauses for as long as each took. So it doesn't disturb other work, but keeps up with
     thousands of runs per second.
@@ -29,10 +29,11 @@ class Pruner(Loop):
 
     name = "pruner"
 
-    def __init__(self, store: Store, keep_events: int) -> None:
+    def __init__(self, store: Store, keep_events: int, keep_keys: int | None = None) -> None:
         super().__init__()
         self._store = store
         self._keep_events = keep_events
+        self._keep_keys = keep_keys
         self._pruned = 0
 
     def tick(self) -> float:
@@ -41,6 +42,8 @@ class Pruner(Loop):
         self._pruned += pruned
         more = self._store.retention.prune_events(self._keep_events) or more
         more = self._store.retention.prune_limits() or more
+        if self._keep_keys is not None:
+            more = self._store.retention.prune_keys(self._keep_keys) or more
         if more:
             return min(time.monotonic() - started_at, MAX_PRUNE_PAUSE_S)
         if self._pruned:

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,10 @@ from holdfast.integrations.django.connections import (
 )
 from holdfast.integrations.django.stores import DjangoStore
 from holdfast.integrations.django.test_databases import remember_databases, runs_tests
+from holdfast.model.keep import Keep
 from holdfast.model.run import RunInfo
 
-KEYS = ("APP", "URL", "DATABASE", "SCHEMA", "NAME", "MIGRATE", "INCLUDE", "KEEP")
+KEYS = ("APP", "URL", "DATABASE", "SCHEMA", "NAME", "MIGRATE", "INCLUDE", "KEEP", "KEEP_KEYS")
 TARGET = f"{__package__}:app"
 """How the CLI finds the app."""
 
@@ -103,7 +103,8 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
         "name": setting.get("NAME", _project()),
         "migrate": setting.get("MIGRATE", True),
         "include": [*setting.get("INCLUDE", ()), *_task_modules()],
-        "keep": setting.get("KEEP", timedelta(days=30)),
+        "keep": setting.get("KEEP", Keep()),
+        "keep_keys": setting.get("KEEP_KEYS"),
     }
     url = setting.get("URL") or os.environ.get("HOLDFAST_URL")
     if url is None:

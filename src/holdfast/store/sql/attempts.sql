@@ -35,7 +35,7 @@ ended as (
         failures = run.failures + coalesce(locked.failed, 0),
         records = run.records + 1,
         finished_at = case when locked.state in ('done', 'failed') then {stamp} end,
-        expires_at = case when locked.state in ('done', 'failed') then {stamp} + run.keep end
+        expires_at = {stamp} + case locked.state when 'done' then run.keep when 'failed' then coalesce(run.keep_failed, run.keep) end
     from locked
     where run.ctid = locked.tid and was_fence = locked.fence and was_session = :session and was_state = 'running'
     returning run.id, run.records, locked.kind, run.attempt, run.fence, run.claimed_at, locked.error
@@ -63,7 +63,7 @@ set state = each.state,
     failures = failures + coalesce(each.failed, 0),
     records = records + 1,
     finished_at = case when each.state in ('done', 'failed') then {now} end,
-    expires_at = case when each.state in ('done', 'failed') then {now} + keep end
+    expires_at = {now} + case each.state when 'done' then keep when 'failed' then coalesce(keep_failed, keep) end
 from {each(:rows, seq bigint, fence bigint, state text, result text, error text, delay bigint, failed int, still_running int)}
 where exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 and {schema}runs.seq = each.seq and {schema}runs.fence = each.fence and coalesce({schema}runs.session, '') = :session
@@ -119,7 +119,8 @@ set state = case when each.runs_in_process = 1 and crashes >= max_crashes and (u
     records = records + 1,
     finished_at = case when each.runs_in_process = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
     expires_at = case
-        when each.runs_in_process = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
+        when each.runs_in_process = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null
+        then {now} + coalesce(keep_failed, keep) end
 from {each(:rows, id uuid, runs_in_process int, isolate int, error text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.state = 'running'
 returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, ending, {notify_workers},
@@ -182,7 +183,10 @@ set state = case
     args = coalesce(each.args, {schema}runs.args),
     records = records + case when each.drift is null then 1 else 2 end,
     finished_at = case when each.state in ('done', 'failed', 'cancelled') then {stamp} end,
-    expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {stamp} + keep end
+    expires_at = case
+        when parent is not null then null
+        when each.state = 'done' then {stamp} + keep
+        when each.state in ('failed', 'cancelled') then {stamp} + coalesce(keep_failed, keep) end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, still_running int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {notify_workers}, case when finished_at is not null then {notify_clients} end

@@ -34,13 +34,13 @@ and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 -- name: add_runs
 -- Insert new runs, ready or scheduled. Leaves out those that exist (a repeat) and those whose unique name is taken.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
-    tags, keep, created_at, limits, turn)
+    tags, keep, keep_failed, created_at, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, limits text, turn bigint)}
+    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {notify_workers}
@@ -51,14 +51,14 @@ returning id, {notify_workers}
 --
 -- Checking each row for a conflict, and returning which were inserted, costs a fifth more (bench: enqueue).
 with added as (
-    insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep,
+    insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, keep_failed,
         created_at, limits, turn)
     select each.id, each.lane, each.tenant, each.priority,
         case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
         coalesce(each.run_at, {stamp} + each.delay),
         coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
-    from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text, turn bigint)}
+        each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
+    from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
     returning 1
 )
 select {notify_workers} from added limit 1

@@ -61,6 +61,26 @@ and (select 1 from {schema}waits w where w.target = {schema}events.target and w.
 -- Check events that are still awaited again after as long a time.
 update {schema}events set touched_at = {now} where target {among(:rows, target text)}
 
+-- name: postpone_key_pruning
+-- Check those of the oldest idempotency keys again after as long a time whose run is unfinished.
+with old as materialized (
+    select k.scope, k.key from {schema}keys k where k.created_at <= {now} - cast(:age as bigint)
+    order by k.created_at limit 500 {lock_skip_locked}
+)
+update {schema}keys set created_at = {stamp} where (scope, key) in (select old.scope, old.key from old)
+and (select 1 from {schema}runs r where r.id = {schema}keys.run and r.finished_at is null) is not null
+returning scope
+
+-- name: prune_keys
+-- Delete the oldest idempotency keys, in small batches, except those whose run is unfinished.
+with old as materialized (
+    select k.scope, k.key from {schema}keys k where k.created_at <= {now} - cast(:age as bigint)
+    order by k.created_at limit 500 {lock_skip_locked}
+)
+delete from {schema}keys where (scope, key) in (select old.scope, old.key from old)
+and (select 1 from {schema}runs r where r.id = {schema}keys.run and r.finished_at is null) is null
+returning scope
+
 -- name: prune_counters
 -- Delete counters that are unused and whose log has expired, in small batches; skip locked ones.
 with unused as materialized (

@@ -30,9 +30,9 @@ select options from {schema}runs where id = cast(:id as {uuid})
 
 -- name: fork_run
 -- Insert a copy of a run with these options, and with other arguments if given. Its fence is 1, as if it had been claimed: it has checkpoints.
-insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, records, created_at, limits, turn)
+insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, keep_failed, records, created_at, limits, turn)
 select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.lifetime, r.lifetime, r.max_crashes, 1,
-    coalesce(cast(:args as text), r.args), cast(:options as text), r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
+    coalesce(cast(:args as text), r.args), cast(:options as text), r.tags, r.keep, r.keep_failed, 1, {now}, r.limits, {next_turn(r, {now})}
 from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {notify_workers}

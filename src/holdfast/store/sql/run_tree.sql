@@ -22,15 +22,15 @@ from {schema}runs p where p.id {among(parents, parent)}
 
 -- name: add_children
 -- Insert children of locked runs. Those that exist (a repeat) are left out.
-insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
+insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, keep_failed, created_at,
     root, parent, spawn_key, place, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when each.blocked = 1 then 'blocked' when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp},
+    each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp},
     cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, {turn_at({stamp})})
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {notify_workers}
@@ -55,7 +55,7 @@ set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     isolation = null,
     records = records + 1,
     finished_at = case when undos = 0 then {now} end,
-    expires_at = case when undos = 0 and parent is null then {now} + keep end
+    expires_at = case when undos = 0 and parent is null then {now} + coalesce(keep_failed, keep) end
 where id {among(:rows, id uuid)} and finished_at is null and ending is null
 and (cast(:overdue as int) = 0 or coalesce(deadline, {now} + 1) <= {now})
 returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {notify_workers},
