@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, Retry, Secret
 from tests.cli.test_all_commands import on_a_terminal
+from tests.support.wait_until import wait_until
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -179,3 +180,34 @@ def test_children_that_wait_for_their_siblings_count_as_waiting(shell, empty):
         app.worker().drain(timeout=60)
     lines = shell("queues", "--url", empty).stdout.splitlines()
     assert lines[2].split()[:6] == ["fleet", "active", "2", "0", "3", "0"]
+
+
+def test_failed_tries_are_shown_below_their_attempt_and_at_the_top_while_the_step_waits(shell, empty):
+    with Holdfast(empty) as app:
+
+        async def charge(order: int, card: Secret[str]) -> str:
+            raise ConnectionError("refused")
+
+        @app.task(name="order")
+        async def order(ctx: Context) -> str:
+            step = ctx.options(retry=Retry(max_attempts=3, delay=3600))
+            return await step.step(charge, 42, Secret("4711"))
+
+        run = order.enqueue()
+        with app.worker():
+            wait_until(lambda: [entry.kind for entry in run.history()][-1] == "step_retrying")
+            shown = shell("show", run.id, "--url", empty).stdout
+            data = shell.json("show", run.id, "--url", empty)
+            why = shell("why", run.id, "--url", empty).stdout
+            run.cancel()
+    assert re.search(
+        r"^retrying +step charge, try 1 of 3 failed, next try [-\d]+ [:\d]+ \(in .*\): ConnectionError: refused$",
+        shown, re.MULTILINE,
+    )  # fmt: skip
+    lines = shown.partition("\nhistory\n")[2].splitlines()
+    assert [line.split()[2] for line in lines[:2]] == ["enqueued", "started"]
+    assert re.fullmatch(r"    [:.\d]{12}  charge  +\d+ ms  try 1 of 3 failed, next try .*", lines[2])
+    assert lines[3:] == ["      ConnectionError: refused", '      called with order=42, card="***"']
+    (unfinished,) = data["unfinished_steps"]
+    assert (unfinished["state"], unfinished["tries"][0]["number"]) == ("retrying", 1)
+    assert "step charge failed (ConnectionError: refused); try 2 of 3 begins at " in why

@@ -11,7 +11,7 @@ from tests.support.durable import kinds
 from tests.support.programs import Interpreter, names, programs
 from tests.support.wait_until import wait_until
 
-STEPS = ("step", "thread", "fail", "value")
+STEPS = ("step", "thread", "fail", "again", "value")
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
@@ -59,9 +59,14 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
         check(seen, program)
         assert run.info().state == "done", kinds(run)
         counts = ledger.counts()
+        again = sum(name.startswith("again") for name in names(program))
+        if "crash" not in leaves:
+            assert kinds(run).count("step_retrying") == again
         for name in names(program):
             if name.startswith(("step", "thread", "fail")) and "crash" not in leaves:
                 assert counts[name] == 1, f"{program}: {name} ran {counts[name]} times"
+            elif name.startswith("again") and "crash" not in leaves:
+                assert counts[name] == 2, f"{program}: {name} ran {counts[name]} times"
             elif name.startswith("crash"):
                 assert counts[name] >= 2
         if any(name.startswith(("wait", "crash")) for name in names(program)):

@@ -50,11 +50,11 @@ PLACES = {
     "everything": {
         "claim", "record_steps", "record_checkpoints", "add_children", "add_waits", "delete_waits_by_key", "add_runs",
         "add_keys", "add_chunks", "emit_events", "take_messages", "resolve_due_waits", "end_tree_attempts", "wake_runs",
-        "release_map_children",
+        "release_map_children", "number_history",
     },
     "plainly": {
         "claim", "record_checkpoints", "add_children", "add_waits", "delete_waits_by_key", "add_runs",
-        "end_tree_attempts",
+        "end_tree_attempts", "number_history",
     },
     "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_tree_attempts"},
     "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_tree_attempts"},

@@ -223,6 +223,10 @@ BUGS = (
         "due_at <= {now}", "due_at <= {now} + 500000",
     ),
     sql("message-twice", "a message is taken twice", "first_unread_message", " and taken_by is null", ""),
+    sql(
+        "try-repeated", "a failed try of a step is recorded again after a lost reply", "find_failed_tries",
+        "h.data = each.data", "1 = 0",
+    ),
     sql("message-repeated", "a message is sent again after a lost reply", "find_sent_message", "limit 1", "limit 0"),
     code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "free", _admit_one_more),
     sql(

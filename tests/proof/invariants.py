@@ -263,6 +263,16 @@ class InvariantChecker:
             run = self._replica.run(change.new["run"])
             if run is None or change.new["n"] > run["records"]:
                 yield "a history entry exceeds the count of its run"
+            elif change.new["kind"] == "step_retrying":
+                yield from self._failed_try(change.new, run)
+
+    def _failed_try(self, new: Row, run: Row) -> Iterator[str]:
+        """Check an entry about a failed try: written once, and only by the session that executes the run."""
+        if run["state"] != "running" or run["session"] != new["session"] or not self._alive(run["session"]):
+            yield f"session {new['session']} reported a failed try of a run that it doesn't have"
+        same = [row for row in self._replica.of_run("history", new["run"]) if row["data"] == new["data"]]
+        if len(same) > 1:
+            yield "a failed try was recorded twice"
 
     def _workers(self, change: Change) -> Iterator[str]:
         old, new = change.old, change.new

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
 from holdfast.store import AttemptEnd, NewRun
-from holdfast.store.commands import RUN_LOST, NewCheckpoint, RunToken, WaitCommand, WaitOutcome, WaitRegistered
+from holdfast.store.commands import (
+    RUN_LOST,
+    FailedTryCommand,
+    NewCheckpoint,
+    RunToken,
+    WaitCommand,
+    WaitOutcome,
+    WaitRegistered,
+)
 from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
@@ -298,6 +306,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(counts, write)
 
     @precondition(lambda self: self.claims)
+    @rule(pick=PICK, repeat=st.booleans())
+    def fail_try(self, pick: int, repeat: bool) -> None:
+        held, data = self.held(pick), f'{{"try": {self.number()}}}'
+        counts = self.model.fail_try(held, data)
+
+        def write(harness: StoreHarness) -> bool:
+            command = FailedTryCommand(self.of(held, harness), "step", data)
+            if repeat:  # as after a lost reply
+                harness.store.journal.write(held.session, [command])
+            return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+
+        self.compare(counts, write)
+
+    @precondition(lambda self: self.claims)
     @rule(
         pick=PICK, key=st.sampled_from(("x", "y")),
         what=st.sampled_from((("sleep", None), ("event", "dawn"), ("event", None), ("message", "news"))),
@@ -427,6 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
             },
             "graphs": model.graphs,
             "checkpoints": {run.id: sorted(run.steps) for run in runs if run.steps},
+            "tries": {run.id: run.tries for run in runs if run.tries},
             "waits": {
                 (run.id, key): (wait.due_at, *(wait.outcome or (None, None)))
                 for run in runs for key, wait in run.waits.items()
@@ -448,6 +471,10 @@ class StoreMachine(RuleBasedStateMachine):
         steps: dict[str, list[int]] = {}
         for run, n in harness.sql("select run, n from {schema}checkpoints order by run, n"):
             steps.setdefault(str(run), []).append(n)
+        tries: dict[str, list[str]] = {}
+        history = "select run, data from {schema}history where kind = 'step_retrying' order by run, n"
+        for run, data in harness.sql(history):
+            tries.setdefault(str(run), []).append(data)
         messages: dict[str, list[Any]] = {}
         for run, payload, taken in harness.sql("select run, payload, taken_by from {schema}messages order by run, n"):
             messages.setdefault(str(run), []).append((payload, taken))
@@ -457,6 +484,7 @@ class StoreMachine(RuleBasedStateMachine):
             "runs": {str(id): tuple(row) for id, kind, *row in runs if kind is None},
             "graphs": {str(id): row[0] for id, kind, *row in runs if kind == "graph"},
             "checkpoints": steps,
+            "tries": tries,
             "waits": {(str(run), key): tuple(row) for run, key, *row in waits},
             "events": dict(harness.sql("select name, payload from {schema}events where emitted_at is not null")),
             "messages": messages,

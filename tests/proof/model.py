@@ -61,6 +61,8 @@ class Run:
     graph: str | None = None
     needs: tuple[str, ...] = ()
     steps: dict[int, str] = field(default_factory=dict)
+    tries: list[str] = field(default_factory=list)
+    """Failed tries of steps that are in its history."""
     waits: dict[str, Wait] = field(default_factory=dict)
     messages: list[list[str | None]] = field(default_factory=list)  # payload, and the wait that took it
 
@@ -296,6 +298,13 @@ class Model:
         if not self.has(held):
             return False
         self.runs[held.id].steps[n] = value
+        return True
+
+    def fail_try(self, held: HeldClaim, data: str) -> bool:
+        """Record a failed try of a step; a repeat is accepted and changes nothing."""
+        if not self.has(held):
+            return False
+        self.runs[held.id].tries.append(data)
         return True
 
     def wait(self, held: HeldClaim, kind: str, key: str, target: str | None, delay: int | None, n: int) -> str:

@@ -10,6 +10,7 @@ from holdfast.store.commands import (
     RUN_LOST,
     EmitCommand,
     EnqueueCommand,
+    FailedTryCommand,
     MarkUndosCommand,
     ProgressCommand,
     WaitRegistered,
@@ -71,6 +72,7 @@ def commands_for(harness, claim):
         "write": WriteCommand(token_of(claim), 6, "write", 1, '"text"'),
         "progress": ProgressCommand(token_of(claim), "{}"),
         "mark": MarkUndosCommand(token_of(claim)),
+        "failed try": FailedTryCommand(token_of(claim), "step", '{"try": 1}'),
     }
 
 
@@ -78,7 +80,8 @@ def traces(harness):
     tables = ("runs", "checkpoints", "waits", "messages", "chunks")
     marks = harness.sql("select count(*) from {schema}runs where progress is not null or undos = 1")
     emitted = harness.sql("select count(*) from {schema}events where emitted_at is not null")
-    return {table: harness.rows(table) for table in tables}, marks, emitted
+    tries = harness.sql("select count(*) from {schema}history where kind = 'step_retrying'")
+    return {table: harness.rows(table) for table in tables}, marks, emitted, tries
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -320,3 +323,42 @@ def test_failures_that_ended_an_attempt_are_superseded_with_it(harness, claim):
     assert [(step.n, step.kind, step.generation < 0) for step in steps] == [
         (1, "step", False), (2, "failed", True), (2, "failed", True),
     ]  # fmt: skip
+
+
+# Failed tries of steps
+
+
+def tries_of(harness, claim):
+    return [(n, data) for n, _, kind, *_, data in harness.store.queries.history(claim.id) if kind == "step_retrying"]
+
+
+def failed_try(claim, number, **more):
+    return FailedTryCommand(token_of(claim), "step", f'{{"try": {number}}}', **more)
+
+
+def test_failed_tries_are_history_entries_in_order_and_written_once(harness, claim):
+    other = harness.running("w")
+    first = harness.write("w", failed_try(claim, 1), failed_try(other, 1), failed_try(claim, 2))
+    assert first == [Written(1), Written(1), Written(2)]
+    again = harness.write("w", failed_try(claim, 2), failed_try(claim, 3), failed_try(other, 1))
+    assert again == [Written(2), Written(3), Written(1)]
+    assert tries_of(harness, claim) == [(1, '{"try": 1}'), (2, '{"try": 2}'), (3, '{"try": 3}')]
+    assert tries_of(harness, other) == [(1, '{"try": 1}')]
+    harness.end("w", claim, in_tree=True)
+    assert harness.kinds(claim.id) == ["step_retrying"] * 3 + ["done"]
+
+
+def test_a_failed_try_may_replace_an_earlier_one(harness, claim):
+    (reply,) = harness.write("w", failed_try(claim, 1))
+    assert harness.write("w", failed_try(claim, 2, replaces=reply.value)) == [Written(2)]
+    assert harness.write("w", failed_try(claim, 2, replaces=reply.value)) == [Written(2)]
+    assert tries_of(harness, claim) == [(2, '{"try": 2}')]
+
+
+def test_a_failed_try_is_not_the_end_of_its_claim(harness, claim):
+    harness.write("w", failed_try(claim, 1))
+    assert harness.end("w", claim, "handed_back")
+    (again,) = harness.claim("w")
+    harness.write("w", failed_try(again, 2))
+    assert harness.end("w", again)
+    assert harness.kinds(claim.id) == ["step_retrying", "handed_back", "step_retrying", "done"]

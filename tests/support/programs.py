@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast import Context, Fatal, Holdfast, RunFailed, StepFailed
+from holdfast import Context, Fatal, Holdfast, Retry, RunFailed, StepFailed
 from tests.support.ledger import Ledger
 
 Program = list[Any]
@@ -21,11 +21,12 @@ TURNS = st.integers(0, 4)
 PAUSE = st.integers(0, 1)
 """How many turns user code takes before it goes on. A replay gives it some, but not any number of them."""
 DEEPEST = 3
+TWICE = Retry(max_attempts=2, delay=0)
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
-    """Generate trees whose leaves have these kinds: step, thread, fail, value, wait, message, sleep, child,
-    broken, crash."""
+    """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, sleep, child,
+    broken or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -99,6 +100,7 @@ class Interpreter:
             "step": lambda: ctx.step(self.step, name, turns),
             "thread": lambda: ctx.step(self.thread, name),
             "fail": lambda: ctx.step(self.fail, name, turns),
+            "again": lambda: ctx.options(retry=TWICE).step(self.second, name),
             "value": ctx.random,
             "wait": lambda: ctx.wait_for(f"{ctx.run_id} {name}"),
             "message": lambda: ctx.receive(name, type=int),
@@ -127,6 +129,13 @@ class Interpreter:
     async def fail(self, name: str, turns: int) -> str:
         await self.step(name, turns)
         raise ValueError(name)
+
+    async def second(self, name: str) -> str:
+        """Fail every first of two calls."""
+        self.ledger.write(name)
+        if self.ledger.counts()[name] % 2:
+            raise ConnectionError(name)
+        return name
 
     def crash(self, run: str, name: str) -> str:
         """In the first call, make the worker lose the run while other steps of it are running."""

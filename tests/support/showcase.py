@@ -30,6 +30,7 @@ class Showcase:
     def __init__(self, app: Holdfast) -> None:
         self.app = app
         self.runs: dict[str, Run[Any]] = {}
+        self.called = False
         app.limit("mail", concurrency=5, rate="100/min")
         app.limit("customer", concurrency=1, by="customer")
 
@@ -54,6 +55,7 @@ class Showcase:
             reserved = await ctx.step(lambda: {"order": order, "shelf": "B12"}, name="reserve the goods")
             for item in range(6):
                 await ctx.step(lambda item=item: item, name=f"pack item {item}")
+            await ctx.options(name="call the carrier", retry=Retry(max_attempts=3, delay=0)).step(self.call, order)
             await ctx.spawn(send_email, "ada@example.org", f"order {order}")
             await ctx.receive("paid")
             return reserved
@@ -87,6 +89,13 @@ class Showcase:
         self.runs["huge"] = self.reconcile.options(tags=["year-end", LONG]).enqueue({"rows": rows})
         self.runs["wide"] = self.app.submit(self._release(300))
         self._drain()
+
+    def call(self, order: int) -> str:
+        """Fail at the first call."""
+        if not self.called:
+            self.called = True
+            raise ConnectionError(f"the carrier doesn't answer about order {order}")
+        return "booked"
 
     def _release(self, parts: int) -> Graph:
         graph = Graph("search release")

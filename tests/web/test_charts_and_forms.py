@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.control.graphs import GraphInfo, NodeInfo
 from holdfast.control.runs import RunDetails
+from holdfast.control.steps import StepInfo, StepTry, UnfinishedStep
 from holdfast.errors import ErrorInfo
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
@@ -47,6 +48,30 @@ def test_a_timeline_has_a_line_per_attempt_with_its_waits_and_its_end():
         ("attempt 1", [("running", 100, 100), ("waiting", 200, 300), ("failed", 500, 100)]),
         ("attempt 2", [("done", 700, 300)]),
     ]
+
+
+def tries(*failed: float) -> list[StepTry]:
+    error = ErrorInfo("error", "ValueError", "no")
+    return [StepTry(n, 9, 1, at(seconds), 1.0, error, at(seconds + 1)) for n, seconds in enumerate(failed, 1)]
+
+
+def test_failed_tries_are_bars_in_the_row_of_their_step():
+    run = run_with(("enqueued", 0, 0), ("started", 0, 1), ("step_retrying", 2, 1))
+    recorded = StepInfo(
+        1, "a", "a", "step", "a#1", at(7), 6.0, None, None, False, None, False, 0, tries=tries(2, 4)
+    )  # fmt: skip
+    retrying = UnfinishedStep("b", "b", "b#1", "retrying", None, tries(8))
+    interrupted = UnfinishedStep("c", "c", "c#1", "interrupted", None, tries(3))
+    run = msgspec.structs.replace(run, steps=[recorded], unfinished_steps=[retrying, interrupted])
+    timeline = build_timeline(run, at(10))
+    assert timeline is not None
+    told = {row.label: [(bar.kind, bar.left, bar.width) for bar in row.bars] for row in timeline.rows}
+    assert told == {
+        "attempt 1": [("running", 0, 1000)],
+        "a": [("failed", 100, 100), ("failed", 300, 100), ("step", 500, 200)],
+        "b": [("failed", 700, 100), ("running", 900, 100)],
+        "c": [("failed", 200, 100)],
+    }
 
 
 def test_an_attempt_under_way_goes_on_until_now_and_nothing_begun_has_no_timeline():

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from holdfast import Context, Retry, Secret
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
@@ -76,6 +77,33 @@ def test_run_page_shows_its_history(shop, open_visitor, fill):
     assert "topic" in waiting
     done = Reader(open_visitor.get(f"/runs/{runs['done'].id}").text).text
     assert "Result 3" in done
+
+
+def test_failed_tries_of_steps_are_on_the_page_and_in_the_api(shop, open_visitor):
+    failed = set()
+
+    async def charge(order: int, card: Secret[str]) -> str:
+        if order not in failed:
+            failed.add(order)
+            raise ConnectionError("refused")
+        return "charged"
+
+    @shop.app.task(name="order")
+    async def order(ctx: Context) -> str:
+        step = ctx.options(name="charge", retry=Retry(max_attempts=3, delay=0))
+        return await step.step(charge, 42, Secret("4711"))
+
+    run = order.enqueue()
+    shop.drain()
+    page = Reader(open_visitor.get(f"/runs/{run.id}").text).text
+    assert 'order=42, card="***"' in page
+    assert "1 failed try" in page
+    assert "step retrying 1" in page
+    assert "ConnectionError: refused · charge, try 1 of 3, next try " in page
+    answer = open_visitor.get(f"/api/v1/runs/{run.id}/steps").json
+    ((step,), unfinished) = answer["steps"], answer["unfinished"]
+    assert (step["args"], unfinished) == ({"order": 42, "card": "***"}, [])
+    assert [(each["number"], each["of"], each["error"]["message"]) for each in step["tries"]] == [(1, 3, "refused")]
 
 
 def test_long_values_are_folded(shop, open_visitor):

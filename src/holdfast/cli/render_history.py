@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
-from holdfast.control.runs import describe_entry, entry_label
+from holdfast.control.history_text import describe_entry, entry_label
 from holdfast.model.history import Entry
+from holdfast.model.previews import arguments_line
 
 if TYPE_CHECKING:
-    from holdfast.control.runs import ChildInfo, RunDetails, StepInfo, WaitInfo
+    from holdfast.control.runs import RunDetails
+    from holdfast.control.steps import ChildInfo, StepInfo, UnfinishedStep, WaitInfo
     from holdfast.errors import ErrorInfo
 
 MAX_ERROR_CHARS = 80
@@ -31,7 +33,9 @@ def history_tree(details: RunDetails) -> list[TreeNode]:
     lines: Lines = []
     inherited: list[TreeNode] = []
     for item in _in_order(details):
-        if isinstance(item, Entry):
+        if isinstance(item, Entry) and item.kind == "step_retrying":
+            lines[-1][1].append(renderer.failed_try(item))
+        elif isinstance(item, Entry):
             lines.append((_entry_cells(item), _failure(item.data.get("error"))))
             if item.kind == "forked":
                 lines[-1][1].extend(inherited)
@@ -46,7 +50,9 @@ def history_tree(details: RunDetails) -> list[TreeNode]:
 
 def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
     def key(item: Entry | StepInfo) -> tuple[datetime, int]:
-        rank = 1 if not isinstance(item, Entry) else 0 if item.kind in START_KINDS else 2
+        if not isinstance(item, Entry) or item.kind == "step_retrying":
+            return item.at, 1
+        rank = 0 if item.kind in START_KINDS else 2
         return item.at, rank
 
     return sorted([*details.history, *details.steps], key=key)
@@ -74,6 +80,11 @@ def _failure(error: Any) -> list[TreeNode]:
     return [TreeNode([cut(one_line(str(error)), MAX_FAILURE_CHARS)], whole=True)]
 
 
+def _arguments(args: Any) -> list[TreeNode]:
+    """Build the line with the arguments of a step that failed."""
+    return [] if args is None else [TreeNode([f"called with {arguments_line(args, MAX_FAILURE_CHARS)}"], whole=True)]
+
+
 # Steps
 
 
@@ -82,10 +93,12 @@ class StepRenderer:
 
     def __init__(self, details: RunDetails) -> None:
         self._details = details
-        self._width = min(max((len(step.label) for step in details.steps), default=0), MAX_LABEL_CHARS)
-        self._took = max(
-            (len(format_duration(step.took)) for step in details.steps if step.took is not None), default=0
-        )
+        tries = [entry.data for entry in details.history if entry.kind == "step_retrying" and "step" in entry.data]
+        labels = [step.label for step in details.steps] + [str(data["step"]) for data in tries]
+        took = [step.took for step in details.steps if step.took is not None] + [data["took"] for data in tries]
+        self._width = min(max(map(len, labels), default=0), MAX_LABEL_CHARS)
+        self._took = max((len(format_duration(each)) for each in took), default=0)
+        self._shown_arguments: set[str] = set()
         self._children: dict[tuple[int, str], list[ChildInfo]] = {}
         for child in details.children:
             self._children.setdefault((child.generation, child.spawn), []).append(child)
@@ -106,7 +119,25 @@ class StepRenderer:
         )
         if step.kind == "enqueue":
             below = [TreeNode([str(step.value)])]
-        return TreeNode(cells, _failure(step.error) or below)
+        if step.error is not None:
+            below = [*_failure(step.error), *_arguments(step.args)]
+        return TreeNode(cells, below)
+
+    def failed_try(self, entry: Entry) -> TreeNode:
+        """Render a failed try of a step that is tried again."""
+        data, created = entry.data, self._details.info.created_at
+        if "step" not in data:
+            return TreeNode(_entry_cells(entry))
+        following = _clock(datetime.fromisoformat(data["next_at"]), created)
+        cells = [
+            _clock(entry.at, created),
+            f"{data['step']:<{self._width}}",
+            f"{format_duration(data['took']):>{self._took}}",
+            f"try {data['try']} of {data['tries']} failed, next try {following}",
+        ]
+        is_first = data["key"] not in self._shown_arguments
+        self._shown_arguments.add(data["key"])
+        return TreeNode(cells, [*_failure(data["error"]), *(_arguments(data["args"]) if is_first else ())])
 
     def orphans(self) -> Iterator[tuple[list[str], list[TreeNode]]]:
         """Render children whose calls have no checkpoint."""
@@ -197,6 +228,13 @@ def _what(wait: WaitInfo) -> str:
     if wait.kind == "children":
         return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
     return f"event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}")
+
+
+def retrying(step: UnfinishedStep) -> str:
+    """Say which try of a step failed, and when the next one starts."""
+    last = step.last
+    following = f"next try {format_timestamp(last.next_at)[:-4]} ({format_ago(last.next_at)})"
+    return f"{step.label}, try {last.number} of {last.of} failed, {following}: {short(last.error)}"
 
 
 # Values

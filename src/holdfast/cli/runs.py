@@ -25,7 +25,7 @@ from holdfast.cli.output import (
     show_tree,
 )
 from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tree
-from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, short
+from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, retrying, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.model.run import Page, Progress, RunInfo
 
 MAX_GATES = 10
+MAX_RETRYING = 10
 MAX_ARGUMENTS_CHARS = 80
 MAX_SET_ASIDE = 10
 
@@ -134,10 +135,10 @@ def _row(run: RunInfo[Any]) -> list[str]:
 def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) -> None:
     """Show all details of a run, with its history.
 
-    For a durable function, this includes its steps with durations and results, its children and its pending waits; for
-    a graph, its nodes in layers with their states and dependencies, and its open gates. RUN is a run id or a unique
-    prefix of at least four characters. NODE is the name of a node; more names descend into nested graphs. Long values
-    are truncated on a terminal; --json prints everything.
+    For a durable function, this includes its steps with durations and results, failed tries of steps with their
+    arguments, its children and its pending waits; for a graph, its nodes in layers with their states and dependencies,
+    and its open gates. RUN is a run id or a unique prefix of at least four characters. NODE is the name of a node; more
+    names descend into nested graphs. Long values are truncated on a terminal; --json prints everything.
 
     \b
     Examples:
@@ -191,6 +192,7 @@ def _show_details(details: RunDetails) -> None:
             ("will end", None if details.ending is None else f"{details.ending}, when its compensations have run"),
             ("waiting for", _waits(details)),
             ("set aside", _set_aside(details)),
+            ("retrying", _retrying(details)),
             ("progress", _progress(info.progress)),
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
             ("nodes", None if details.graph is None else format_node_counts(details.graph.counts)),
@@ -289,6 +291,14 @@ def _set_aside(details: RunDetails) -> str | None:
         lines.append(f"… and {len(details.set_aside) - MAX_SET_ASIDE:,} more (--json lists all)")
     if lines and not details.info.final:
         lines.append(f"send again: holdfast resend {details.info.id} {details.set_aside[0].n} [PAYLOAD]")
+    return "\n".join(lines) or None
+
+
+def _retrying(details: RunDetails) -> str | None:
+    steps = [step for step in details.unfinished_steps if step.state == "retrying"]
+    lines = [f"step {retrying(step)}" for step in steps[:MAX_RETRYING]]
+    if len(steps) > MAX_RETRYING:
+        lines.append(f"… and {len(steps) - MAX_RETRYING:,} more steps")
     return "\n".join(lines) or None
 
 

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.control.events import emit_command
 from holdfast.control.graphs import complete_command
 from holdfast.control.limits import decode_key, format_counter
-from holdfast.control.runs import WaitInfo, waits_of
+from holdfast.control.steps import WaitInfo, unfinished_steps, waits_of
 from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
@@ -27,12 +27,14 @@ from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
 SlotTasks: TypeAlias = Literal["thread_tasks", "process_tasks"]
+MAX_TRIES = 200
+"""How many failed tries of steps are read."""
 MAX_RECENT_EVENTS = 1000
 """How many events are searched for one of the same name that was emitted for another tenant."""
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
+    """One reason. `code`: ended, running, step, time, retry, event, message, children, sleep, gate, nodes, concurrency,
     limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
 
     code: str
@@ -71,6 +73,7 @@ class Explainer:
             yield from self._graph(row, tenant)
         elif row.is_running:
             yield self._running(row)
+            yield from self._retrying(row)
         elif row.state == "scheduled":
             yield _scheduled(row)
         elif row.state == "blocked":
@@ -92,6 +95,26 @@ class Explainer:
             trouble = f"; the worker is unhealthy: {worker.problem}"
         text = f"attempt {row.attempt} has been running on worker {who} since {_time(since)}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
+
+    def _retrying(self, row: RunRow) -> Iterator[Reason]:
+        """Name the steps that the attempt tries again."""
+        tries = self._reader.failed_tries(row, MAX_TRIES)
+        if not tries or row.claimed_at is None:
+            return
+        recorded = self._store.queries.step_keys(row.id, row.claimed_at)
+        steps = unfinished_steps(tries, recorded, to_datetime(row.claimed_at))
+        now = to_datetime(self._store.stats.now())
+        for step in steps[:MAX_NAMES]:
+            last = step.last
+            begins = "began" if last.next_at <= now else "begins"
+            text = (
+                f"step {step.label} failed ({last.error}); try {last.number + 1} of {last.of} {begins} at "
+                f"{_time(last.next_at)}"
+            )
+            yield Reason("step", text, {"step": step.label, "key": step.key, "try": last.number, "at": last.next_at})
+        if len(steps) > MAX_NAMES:
+            labels = [step.label for step in steps]
+            yield Reason("step", counted(len(steps) - MAX_NAMES, "more retried step"), {"steps": labels})
 
     def _awaited_event(self, wait: WaitInfo, tenant: str | None) -> Reason:
         """Say which tenant's event is awaited, and whether it was emitted for another one."""

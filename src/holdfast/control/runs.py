@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -17,30 +17,36 @@ from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
 from holdfast.control.limits import format_counter
 from holdfast.control.retry_preview import RetryPreview, RetryPreviewer
-from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.control.steps import (
+    ChildInfo,
+    MessageInfo,
+    StepInfo,
+    StepList,
+    UnfinishedStep,
+    WaitInfo,
+    child_of,
+    steps_of,
+    waits_of,
+)
+from holdfast.errors import ConfigError, RunNotFound, UnknownTask
+from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value, encode
-from holdfast.model.failure import cancellation_json, error_from_json
+from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
-from holdfast.model.previews import displayed_arguments, listed_arguments
-from holdfast.model.run import Page, RunInfo, RunState
-from holdfast.model.step_keys import key_label, key_name
+from holdfast.model.previews import displayed_arguments
+from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
-from holdfast.store.run_queries import RunRow, StepRow, WaitRow
+from holdfast.store.run_queries import RunRow
 from holdfast.store.run_reader import RunReader, run_id
-from holdfast.store.waits import parse_event_target
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 MIN_PREFIX_CHARS = 4
 MAX_CANDIDATES = 5
 MAX_CHILDREN = 50
-ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released", "set_aside": "message set aside"}
-"""History kinds whose stored name doesn't explain itself."""
-
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
@@ -66,6 +72,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     """How often it started over: with new arguments, or as a node of a retried graph that was done."""
     steps: list[StepInfo] = msgspec.field(default_factory=list)
     """The checkpoints of a durable function since its last restart, in order."""
+    unfinished_steps: list[UnfinishedStep] = msgspec.field(default_factory=list)
+    """Its steps that have failed and are tried again, or whose attempt ended between two tries."""
     waits: list[WaitInfo] = msgspec.field(default_factory=list)
     """Its pending waits."""
     children: list[ChildInfo] = msgspec.field(default_factory=list)
@@ -143,7 +151,8 @@ class RunControl:
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
         args = displayed_arguments(more.args)
-        history = self._reader.history(id)
+        history = self._reader.history_of(row)
+        steps = self._steps(row, history)
         return RunDetails(
             info=replace(self._reader.info_of(row), args=args) if row.kind is None else self._reader.info(id),
             args=args,
@@ -158,9 +167,10 @@ class RunControl:
             history=history,
             ending=more.ending,
             restarts=more.generation,
-            steps=self.steps(id),
+            steps=steps.recorded,
+            unfinished_steps=steps.unfinished,
             waits=self.waits(id),
-            children=[_child(row, self._store.payloads.unpack) for row in children[:MAX_CHILDREN]],
+            children=[child_of(row, self._store.payloads.unpack) for row in children[:MAX_CHILDREN]],
             set_aside=self._set_aside(id, history) if any(entry.kind == "set_aside" for entry in history) else [],
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
@@ -182,7 +192,16 @@ class RunControl:
 
     def steps(self, id: UUID) -> list[StepInfo]:
         """List the checkpoints of a durable function since its last restart, in order, with superseded ones."""
-        return steps_of(self._store.queries.all_steps(str(id)))
+        return self.step_list(id).recorded
+
+    def step_list(self, id: UUID) -> StepList:
+        """List the same and, as `unfinished`, the steps that have failed and are tried again."""
+        row = self._reader.row(id)
+        return self._steps(row, self._reader.history_of(row))
+
+    def _steps(self, row: RunRow, history: Sequence[Entry]) -> StepList:
+        since = to_datetime_or_none(row.claimed_at) if row.is_running else None
+        return steps_of(self._store.queries.all_steps(row.id), history, since, self._store.payloads.unpack)
 
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
@@ -280,235 +299,3 @@ def _trace_id(context: Any) -> str | None:
     """Return the trace id of a stored W3C trace context."""
     parts = str(context.get("traceparent", "")).split("-") if isinstance(context, dict) else []
     return parts[1] if len(parts) > 1 else None
-
-
-class StepInfo(msgspec.Struct, frozen=True):
-    """A checkpoint: a step, the outcome of a wait, a recorded value, spawned children or a compensation."""
-
-    n: int
-    """Its position in the order in which the code received the results."""
-    name: str
-    """The step's name in code; names of other checkpoints begin with `$`."""
-    label: str
-    """The name to show to people."""
-    kind: str
-    key: str
-    """Its identity. `fork` accepts it, and also the label or name of the first occurrence."""
-    at: datetime
-    took: float | None
-    """Seconds."""
-    value: Any
-    """The result of a step, the payload of an event or message, the id of a spawned run, …"""
-    error: ErrorInfo | None
-    undo: bool
-    """Whether it has a compensation."""
-    undone_at: datetime | None
-    """When its compensation ran."""
-    superseded: bool
-    """Whether it no longer counts: the operation runs again, or has run again. It is kept for the record."""
-    generation: int
-    """The number of restarts before it was recorded; negative if it is superseded."""
-
-
-class WaitInfo(msgspec.Struct, frozen=True):
-    """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
-
-    key: str
-    kind: Literal["sleep", "event", "message", "children"]
-    name: str | None
-    """The event, the topic, the name of the sleep, or the task of the children."""
-    pending: int | None
-    """The number of unfinished children."""
-    since: datetime
-    due_at: datetime | None
-    outcome: str | None
-    tenant: str | None = None
-    """The tenant whose event is awaited; None also if it belongs to no tenant."""
-
-
-class MessageInfo(msgspec.Struct, frozen=True):
-    """A message of a run that was set aside, and why. `n` is its number among the messages of the run."""
-
-    n: int
-    topic: str
-    payload: Any
-    sent_at: datetime
-    error: str | None
-
-
-class ChildInfo(msgspec.Struct, frozen=True):
-    """A child of a run. `spawn` is the key of the call that created it, `generation` that of the call's checkpoint."""
-
-    id: UUID
-    task: str
-    state: RunState
-    spawn: str
-    generation: int
-    place: int | None
-    attempt: int
-    started_at: datetime | None
-    finished_at: datetime | None
-    error: ErrorInfo | None
-    args: Any = None
-    """Its arguments; long ones are a string with the start of their JSON."""
-
-
-def steps_of(rows: Sequence[StepRow]) -> list[StepInfo]:
-    undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
-    return [_step(row, undone.get(row.n) if row.undo else None) for row in rows]
-
-
-def _step(row: StepRow, undone_at: int | None) -> StepInfo:
-    failed = row.kind == "failed"
-    return StepInfo(
-        n=row.n,
-        name=key_name(row.key),
-        label=key_label(row.key),
-        kind=row.kind,
-        key=row.key,
-        at=to_datetime(row.at),
-        took=None if row.took is None else row.took / MICROS_PER_SECOND,
-        value=None if failed else _value(row.kind, row.value),
-        error=error_from_json(row.value or "") if failed else None,
-        undo=row.undo == 1,
-        undone_at=to_datetime_or_none(undone_at),
-        superseded=row.generation < 0,
-        generation=row.generation,
-    )
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.removeprefix("-").isdigit() else 0
-
-
-def _value(kind: str, text: str | None) -> Any:
-    """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
-    if text is None:
-        return None
-    with suppress(PayloadError):
-        value = display_value(text)
-        return to_datetime(value) if kind == "now" and isinstance(value, int) else value
-    return text
-
-
-def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
-    return [
-        WaitInfo(
-            key=row.key,
-            kind=row.kind,  # type: ignore[arg-type]
-            name=_awaited(row),
-            pending=row.pending,
-            since=to_datetime(row.since),
-            due_at=to_datetime_or_none(row.due_at),
-            outcome=row.outcome,
-            tenant=_event(row)[0],
-        )
-        for row in rows
-    ]
-
-
-def _event(row: WaitRow) -> tuple[str | None, str | None]:
-    """Return the tenant and the name of an awaited event."""
-    found = parse_event_target(row.target) if row.kind == "event" else None
-    return (None, None) if found is None else found
-
-
-def _awaited(row: WaitRow) -> str | None:
-    if row.kind == "event" and (name := _event(row)[1]) is not None:
-        return name
-    if row.kind == "message":
-        return row.target
-    if row.kind == "children":
-        return key_label(row.key).rpartition(" ")[2]
-    return key_label(row.key).partition(" ")[2] or None
-
-
-def _child(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
-    generation, _, key = (run.spawn_key or "").partition(":")
-    return ChildInfo(
-        id=UUID(run.id),
-        task=run.task,
-        state=run.state,
-        spawn=key,
-        generation=_number(generation),
-        place=run.map_index,
-        attempt=run.attempt,
-        started_at=to_datetime_or_none(run.started_at),
-        finished_at=to_datetime_or_none(run.finished_at),
-        error=None if run.error is None else error_from_json(run.error),
-        args=None if run.kind else listed_arguments(run.args, run.args_bytes, unpack),
-    )
-
-
-def entry_label(entry: Entry) -> str:
-    """Name the kind of a history entry for people."""
-    return ENTRY_LABELS.get(entry.kind, entry.kind.replace("_", " "))
-
-
-def describe_entry(entry: Entry, *, error: bool = True) -> list[str]:
-    """Describe the data of a history entry for people, with its error or without."""
-    return list(_entry_parts(entry, error))
-
-
-def _entry_parts(entry: Entry, with_error: bool) -> Iterator[str]:
-    data = entry.data
-    failure = data.get("error")
-    if with_error and isinstance(failure, dict) and failure.get("message"):
-        yield f"{failure.get('type', 'error')}: {failure['message']}"
-    if data.get("reason"):
-        yield str(data["reason"])
-    describe = _DESCRIPTIONS.get(entry.kind)
-    if describe is not None and (text := describe(data)):
-        yield text
-    if data.get("by"):
-        yield f"by {data['by']}"
-
-
-def _describe_wait(data: Mapping[str, Any]) -> str:
-    keys = data.get("waits_for")
-    return "for " + ", ".join(key_label(str(key)) for key in keys) if isinstance(keys, list) else ""
-
-
-def _describe_retry(data: Mapping[str, Any]) -> str:
-    if data.get("starts_over"):
-        return "starts over, because a node before it runs again"
-    return f"from {key_label(str(data['from_step']))}" if data.get("from_step") else ""
-
-
-def _describe_fork(data: Mapping[str, Any]) -> str:
-    step, count = str(data.get("from_step") or ""), data.get("steps", 0)
-    label = key_label(step) if "#" in step and " #" not in step else step
-    at = f" at {label}" if label else ""
-    return f"from run {data.get('from')}{at}, {count} {'checkpoint' if count == 1 else 'checkpoints'} kept"
-
-
-def _describe_sent(data: Mapping[str, Any]) -> str:
-    again = f"message {data['message']} again, " if data.get("message") else ""
-    return f"{again}topic {data['topic']}" if data.get("topic") else ""
-
-
-def _describe_drift(data: Mapping[str, Any]) -> str:
-    steps, renamed = data.get("steps"), data.get("renamed")
-    if not isinstance(steps, dict):
-        return ""
-    names = renamed if isinstance(renamed, dict) else {}
-    changed = ", ".join(str(step) for step in steps if step not in names)
-    parts = [f"arguments differ from the recorded ones: {changed}"] if changed else []
-    parts += [f"{new} ran again what is recorded as {old}" for old, new in names.items()]
-    return "; ".join(parts)
-
-
-_DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
-    "waiting": _describe_wait,
-    "retried": _describe_retry,
-    "moved": lambda data: f"from {data.get('from')} to {data.get('to')}",
-    "forked": _describe_fork,
-    "appended": lambda data: (
-        f"{data.get('nodes')} {'node' if data.get('nodes') == 1 else 'nodes'}, key {data.get('key')}"
-    ),
-    "concluded_early": lambda data: "to be completed" if data.get("outcome") == "done" else "to fail",
-    "drift": _describe_drift,
-    "sent": _describe_sent,
-    "set_aside": lambda data: f"message {data.get('message')} on topic {data.get('topic')}",
-}

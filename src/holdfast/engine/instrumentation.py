@@ -192,7 +192,7 @@ class StepTelemetry:
             self._span, self._token = telemetry.tracing.step(name, key)
         self._started_at = time.perf_counter()
 
-    def end(self, tried: StepResult | float | None) -> None:
+    def end(self, tried: object) -> None:
         """Record the outcome; anything but a `StepResult` means that the step was stopped."""
         ended = isinstance(tried, StepResult)
         error = tried.error if isinstance(tried, StepResult) else None

@@ -35,6 +35,8 @@ KINDS: dict[str, str] = {
     "appended": "nodes were added to the graph; data has their number and the key",
     "completed": "the gate was completed; data has who did it",
     "concluded_early": "the gate was completed or rejected before it opened; data has who did it, and the outcome",
+    "step_retrying": "a try of a step failed, and the step is tried again in the same attempt; data has the step, the"
+    " try, its arguments, the error, and when the next try starts",
     "drift": "a replay called recorded steps with other arguments or under another name, so they ran again; data"
     " has the recorded ones",
     "let_go": "the worker stopped the code of a run that had already ended",

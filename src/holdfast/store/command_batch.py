@@ -11,6 +11,7 @@ from holdfast.store.commands import (
     Command,
     EmitCommand,
     EnqueueCommand,
+    FailedTryCommand,
     MarkUndosCommand,
     NewCheckpoint,
     ProgressCommand,
@@ -28,7 +29,7 @@ from holdfast.store.commands import (
 from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
-from holdfast.store.module import Tx, id_rows, in_batches, json_rows
+from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
 from holdfast.store.waits import (
@@ -45,6 +46,9 @@ from holdfast.store.waits import (
     wake_runs,
 )
 
+MAX_REPEATED = 1000
+"""How many of the last history entries of a run may be those of a batch that is repeated: more than a batch has."""
+
 C = TypeVar("C")
 
 
@@ -59,7 +63,8 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
     numbered = {
         (command.token.run, command.n): (at, command)
         for at, command in enumerate(commands)
-        if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand) and command.n is not None
+        if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand | FailedTryCommand)
+        and command.n is not None
     }
     if not numbered:
         return {}
@@ -105,6 +110,7 @@ class CommandBatch:
         self._spawn()
         self._enqueue()
         self._report()
+        self._add_failed_tries()
         # In batches by size: an emit may resolve many waits with a large payload.
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
             self._tx.execute("add_checkpoints", rows=json_rows(batch))
@@ -295,6 +301,35 @@ class CommandBatch:
             self._tx.execute("mark_undos", rows=id_rows(sorted(marked)))
         reported = [*self._unanswered(ProgressCommand), *self._unanswered(MarkUndosCommand)]
         self._replies.update((at, Written()) for at, _ in reported)
+
+    def _add_failed_tries(self) -> None:
+        """Add history entries about failed tries of steps, except those that were added before the reply got lost."""
+        tries = self._unanswered(FailedTryCommand)
+        if not tries:
+            return
+        counts = Counter(each.token.run for _, each in tries)
+        rows = json_rows({"id": run, "count": count} for run, count in sorted(counts.items()))
+        first = {str(run): n - counts[str(run)] + 1 for run, n in self._tx.execute("number_history", rows=rows)}
+        found = self._tx.execute(
+            "find_failed_tries",
+            rows=json_rows(
+                {"at": at, "run": each.token.run, "data": each.data, "after": first[each.token.run] - MAX_REPEATED}
+                for at, each in tries
+            ),
+        )
+        self._replies.update((at, Written(n)) for at, n in found)
+        new, replaced = [], []
+        for at, each in self._unanswered(FailedTryCommand):
+            run = each.token.run
+            n, first[run] = first[run], first[run] + 1
+            attempt = self._runs[run].attempt
+            new.append(history_row(run, n, "step_retrying", attempt, session=self._session, data=each.data))
+            replaced += [] if each.replaces is None else [{"run": run, "n": each.replaces}]
+            self._replies[at] = Written(n)
+        for batch in in_batches(new, lambda row: len(row["data"])):
+            self._tx.execute("add_history", rows=json_rows(batch))
+        if replaced:
+            self._tx.execute("delete_history_entries", rows=json_rows(replaced))
 
 
 def _wait_key(command: WaitCommand | WithdrawCommand | NewCheckpoint) -> dict[str, Any]:

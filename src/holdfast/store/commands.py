@@ -169,9 +169,22 @@ class MarkUndosCommand(msgspec.Struct):
     token: RunToken
 
 
+class FailedTryCommand(msgspec.Struct):
+    """Add a history entry about a failed try of a step that is tried again.
+
+    The reply is the number of the entry. `data` names claim, step and try, so that a repeat after a lost response finds
+    the entry. `replaces`: the number of the entry of an earlier try, which is deleted.
+    """
+
+    token: RunToken
+    key: str
+    data: str
+    replaces: int | None = None
+
+
 Command: TypeAlias = (
     NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
-    | WriteCommand | ProgressCommand | MarkUndosCommand
+    | WriteCommand | ProgressCommand | MarkUndosCommand | FailedTryCommand
 )  # fmt: skip
 
 

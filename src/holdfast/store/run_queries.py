@@ -198,6 +198,14 @@ class RunQueries(StoreModule):
         """Return the history rows of a run: n, at, kind, attempt, session, since, data."""
         return self._execute("read", "list_history", id=id)
 
+    def failed_tries(self, id: str, since: int, limit: int) -> list[Row]:
+        """Return the history rows about failed tries of steps since then, the last first."""
+        return self._execute("read", "list_failed_tries", id=id, since=since, limit=limit)
+
+    def step_keys(self, id: str, since: int) -> list[str]:
+        """Return the keys of the checkpoints that were recorded since then."""
+        return [key for (key,) in self._execute("read", "list_step_keys", id=id, since=since)]
+
     def steps(self, id: str) -> list[StepRow]:
         """Return the checkpoints of a run since its last restart, in order."""
         rows = self._execute("read", "list_steps", id=id)

@@ -5,16 +5,15 @@ Applications and operators read in the same way; only the decoding of results di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import UUID
 
 import msgspec
 
-from holdfast.database import Row
 from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
-from holdfast.model.clock import to_datetime, to_datetime_or_none
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value
 from holdfast.model.failure import error_from_json
 from holdfast.model.filters import PageOptions, RunFilter
@@ -22,6 +21,7 @@ from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
+from holdfast.model.step_keys import key_label
 from holdfast.store.run_queries import RunRow
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _KINDS_WITH_PLAIN_DATA = (
     "set_aside",
 )  # fmt: skip
 """History kinds whose data isn't an error."""
-_KINDS_WITHIN_ATTEMPTS = ("drift", "sent", "set_aside")
-"""History kinds that don't change the state of their run."""
+_WITHIN_ATTEMPTS = ("drift", "step_retrying", "sent", "set_aside")
+"""History kinds that may be recorded before the end of their attempt, of which the start is derived."""
 
 
 def read_plain(_task: str, text: str) -> Any:
@@ -150,7 +150,25 @@ class RunReader:
 
     def history(self, id: UUID) -> list[Entry]:
         """Return the history of a run, including the entries derived from its row: enqueue and running attempt."""
-        return list(_history_entries(self.row(id), self._store.queries.history(str(id))))
+        return self.history_of(self.row(id))
+
+    def history_of(self, row: RunRow) -> list[Entry]:
+        """Return the history of a run whose row was read before."""
+        return _history_entries(row, [self._entry(*each) for each in self._store.queries.history(row.id)])
+
+    def failed_tries(self, row: RunRow, limit: int) -> list[Entry]:
+        """Return the last failed tries of steps in the running attempt, in order."""
+        rows = self._store.queries.failed_tries(row.id, row.claimed_at or 0, limit)
+        return [self._entry(*each)[0] for each in reversed(rows)]
+
+    def _entry(
+        self, _n: int, at: int, kind: str, attempt: int, session: str | None, since: int | None, text: str | None
+    ) -> tuple[Entry, int | None]:
+        """Return a history row as an entry, and when the attempt was claimed that it ended."""
+        data = _entry_data(kind, text)
+        if kind == "step_retrying" and "step" in data:
+            data = _try_data(data, at, self._store.payloads.unpack)
+        return Entry(kind, to_datetime(at), attempt, session, data), since
 
 
 class _StoredOptions(msgspec.Struct):
@@ -181,38 +199,29 @@ def run_id(given: UUID | str) -> UUID:
 # History
 
 
-def _history_entries(run: RunRow, rows: list[Row]) -> Iterator[Entry]:
+def _history_entries(run: RunRow, stored: list[tuple[Entry, int | None]]) -> list[Entry]:
+    """Return all entries in order of time: stored ones, and those that are derived from the run and its claims."""
     data = {"task": run.task, "queue": run.queue} | _slot_data(run)
-    yield Entry("enqueued", to_datetime(run.created_at), 0, None, data)
+    entries = [Entry("enqueued", to_datetime(run.created_at), 0, None, data)]
     was_waiting = False
-    between: list[Entry] = []  # recorded before the start of their attempt is known, which is derived from its end
-    for _n, at, kind, attempt, session, since, text in rows:
-        entry = Entry(kind, to_datetime(at), attempt, session, _entry_data(kind, text))
-        if kind in _KINDS_WITHIN_ATTEMPTS:
-            between.append(entry)
-            continue
-        start = None
+
+    def add_start(since: int, attempt: int, session: str | None) -> None:
+        """Insert the start of an attempt before what happened in it."""
+        at = to_datetime(since)
+        behind = len(entries)
+        while entries[behind - 1].kind in _WITHIN_ATTEMPTS and entries[behind - 1].at >= at:
+            behind -= 1
+        entries.insert(behind, Entry("resumed" if was_waiting else "started", at, attempt, session))
+
+    for entry, since in stored:
         if since is not None:
-            start = Entry("resumed" if was_waiting else "started", to_datetime(since), attempt, session)
-        yield from _with_start(between, start)
-        between.clear()
-        if kind != "let_go":
-            was_waiting = kind == "waiting"
-        yield entry
-    start = None
+            add_start(since, entry.attempt, entry.worker)
+        if entry.kind not in (*_WITHIN_ATTEMPTS, "let_go"):
+            was_waiting = entry.kind == "waiting"
+        entries.append(entry)
     if run.is_running and run.claimed_at is not None:
-        start = Entry("resumed" if was_waiting else "started", to_datetime(run.claimed_at), run.attempt, run.session)
-    yield from _with_start(between, start)
-
-
-def _with_start(entries: list[Entry], start: Entry | None) -> Iterator[Entry]:
-    """Insert the start of an attempt among entries in order of time."""
-    if start is None:
-        yield from entries
-        return
-    yield from (entry for entry in entries if entry.at < start.at)
-    yield start
-    yield from (entry for entry in entries if entry.at >= start.at)
+        add_start(run.claimed_at, run.attempt, run.session)
+    return entries
 
 
 def _slot_data(run: RunRow) -> dict[str, Any]:
@@ -232,7 +241,22 @@ def _entry_data(kind: str, text: str | None) -> dict[str, Any]:
         return {"unreadable": text}
     if kind == "cancelled":
         return {"reason": data.get("message") or None} | ({"by": data["by"]} if "by" in data else {})
-    if kind in _KINDS_WITH_PLAIN_DATA:
+    if kind in _KINDS_WITH_PLAIN_DATA or kind == "step_retrying":
         return dict(data)
     by = data.pop("by", None)  # who failed a gate
     return {"error": data} if by is None else {"error": data, "by": by}
+
+
+def _try_data(stored: dict[str, Any], at: int, unpack: Callable[[str], str]) -> dict[str, Any]:
+    """Return the data of a failed try: the arguments decoded, times instead of durations."""
+    args = stored.get("args")
+    return {
+        "step": key_label(stored["step"]),
+        "key": stored["step"],
+        "try": stored["try"],
+        "tries": stored["tries"],
+        "took": stored["took"] / MICROS_PER_SECOND,
+        "next_at": to_datetime(at + stored["retry_in"]).isoformat(),
+        "args": None if args is None else displayed_arguments(unpack(args)),
+        "error": stored["error"],
+    }

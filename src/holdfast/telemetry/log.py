@@ -82,6 +82,21 @@ def compensation_finished(run: str, task: str, attempt: int, **span: str) -> Non
     _log_attempt(logging.WARNING, "run compensated", run, task, attempt, None, **span)
 
 
+def step_retrying(run: str, task: str, attempt: int, step: str, number: int, error: ErrorInfo, retry_in: float) -> None:
+    fields: dict[str, Any] = {"step": step, "try": number, "error": error, "retry_in": f"{retry_in:.1f}s"}
+    _log_attempt(logging.INFO, "step failed", run, task, attempt, fields)
+
+
+def step_failed(run: str, task: str, attempt: int, step: str, tries: int, error: ErrorInfo) -> None:
+    fields: dict[str, Any] = {"step": step, "tries": tries, "error": error}
+    _log_attempt(logging.INFO, "step failed permanently", run, task, attempt, fields)
+
+
+def step_try_not_recorded(run: str, task: str, attempt: int, step: str, error: object) -> None:
+    fields: dict[str, Any] = {"step": step, "error": error}
+    _log_attempt(logging.WARNING, "failed try of a step could not be recorded", run, task, attempt, fields)
+
+
 def replay_drifted(
     run: str, task: str, attempt: int, steps: Iterable[str], renamed: Mapping[str, str], **span: str
 ) -> None:

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
-from holdfast.engine.durable.steps import StepRetries, step_result
+from holdfast.engine.durable.step_retry import FailedTry, StepRetries
+from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.sync_executor import complete
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
@@ -171,7 +172,7 @@ class InMemoryExecutor:
         while True:
             try:
                 value = await self.invoke(self._call(key, step.fn, *step.args, **step.kwargs))
-                result: StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
+                result: StepResult | FailedTry = step_result(step, value, PLAIN_PAYLOADS)
             except Exception as error:
                 result = retries.failed(error)
             if isinstance(result, StepResult):

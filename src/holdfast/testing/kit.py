@@ -12,7 +12,8 @@ from holdfast.app import Holdfast
 from holdfast.client.handle import Run
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY
-from holdfast.control.runs import RunDetails, StepInfo
+from holdfast.control.runs import RunDetails
+from holdfast.control.steps import StepInfo
 from holdfast.database import open_database
 from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.worker import Worker

@@ -553,9 +553,9 @@ class AsyncExecutor(Executor):
                 except BaseException as error:
                     if calls.was_stopped(error):
                         raise
-                    result = await calls.run(self, step, key, error)
+                    result = await calls.run(self, step, key, started_ns, error)
             else:
-                result = await calls.run(self, step, key)
+                result = await calls.run(self, step, key, started_ns)
             result.duration_us = (monotonic_ns() - started_ns) // 1000
             return result
         finally:
@@ -574,7 +574,7 @@ class AsyncExecutor(Executor):
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
         call = TransactionCall(operation, key, self.plans, self._delivery, self._loop, self.calls)
         transact = partial(self._services.transact, self.current, call.record, call.run)
-        result = await call.result(self._track(self.calls.transaction_in_thread(transact, key)))
+        result = await call.result(self, self._track(self.calls.transaction_in_thread(transact, key)))
         if result.error is None:
             if result.text is None:
                 return await self._await_cancellation()

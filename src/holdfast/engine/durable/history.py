@@ -180,9 +180,12 @@ class RecordedHistory:
 # Failures of steps
 
 
-def encode_failure(error: ErrorInfo, exception: BaseException | None) -> str:
-    """Return the JSON of a step's failure, with the class and arguments of the exception where they are encodable."""
-    failure: dict[str, Any] = msgspec.json.decode(error_to_json(error))
+def encode_failure(error: ErrorInfo, exception: BaseException | None, step_args: str | None, tries: int) -> str:
+    """Return the JSON of a step's failure, with the class and arguments of the exception where they are encodable.
+
+    `step_args` and `tries` are for operators.
+    """
+    failure: dict[str, Any] = msgspec.json.decode(error_to_json(error)) | {"step_args": step_args, "tries": tries}
     if exception is not None:
         with suppress(Exception):
             failure["class"] = dotted_name(type(exception))

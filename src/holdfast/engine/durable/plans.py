@@ -87,7 +87,8 @@ class WaitResult(msgspec.Struct):
 class StepResult(msgspec.Struct):
     """The result of a step or transaction as JSON text and as it is stored, or its failure.
 
-    `n` is the number of its checkpoint.
+    `n` is the number of its checkpoint. A failure has the arguments of the call, as they are stored for operators, and
+    the number of tries.
     """
 
     text: str | None = None
@@ -96,6 +97,8 @@ class StepResult(msgspec.Struct):
     exception: BaseException | None = None
     duration_us: int = 0
     n: int = 0
+    args: str | None = None
+    tries: int = 1
 
 
 class OperationPlans:
@@ -226,7 +229,7 @@ class OperationPlans:
 
     def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> NewCheckpoint:
         n = result.n = self.next_number()
-        text = encode_failure(error, result.exception)
+        text = encode_failure(error, result.exception, result.args, result.tries)
         return NewCheckpoint(*self.run_token, n, key, "failed", text, result.duration_us)
 
     async def transaction(self, executor: PlanExecutor, operation: op.Transaction) -> Any:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.attempt import NO_RETRY, Attempt
+from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans, StepResult
+from holdfast.engine.durable.step_retry import RecordedTries, StepTimedOut, recorded_arguments
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.errors import ErrorInfo, PayloadError, StoreError
@@ -25,10 +25,9 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
-from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
+from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.commands import NewCheckpoint
 from holdfast.task.operations import Call, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from holdfast.engine.durable.async_executor import AsyncExecutor
 
 THREAD_POLL_INTERVAL_S = 0.005
-
-
-class StepTimedOut(Exception):
-    """The timeout of a step has expired."""
 
 
 def step_result(call: Call, value: Any, payloads: Payloads) -> StepResult:
@@ -52,39 +47,8 @@ def step_result(call: Call, value: Any, payloads: Payloads) -> StepResult:
         text = encode(value, "the result of step", call.name)
         return StepResult(text, payloads.pack(text, "the result of step", call.name))
     except PayloadError as error:
-        return StepResult(error=describe_exception(error, payload_error_code(error)), exception=error)
-
-
-class StepRetries:
-    """Decides whether a failed step is retried."""
-
-    __slots__ = ("_failures", "_retry", "_timeout")
-
-    def __init__(self, retry: Retry | None = None, timeout: int | None = None) -> None:
-        self._retry = retry or NO_RETRY
-        self._timeout = timeout
-        self._failures = 0
-
-    def failed(self, exception: BaseException) -> StepResult | float:
-        """Return the failed result, or the seconds until the next try."""
-        if isinstance(exception, StepTimedOut):
-            outcome = decide_after_timeout(self._retry, self._failures, random.random)
-            timeout_s = (self._timeout or 0) / MICROS_PER_SECOND
-            error = ErrorInfo("timeout", "TimeoutError", f"the step exceeded its timeout of {timeout_s:g} s")
-        else:
-            outcome, error = self._describe(exception)
-        self._failures += 1
-        if outcome.retry_in is not None:
-            return outcome.retry_in / MICROS_PER_SECOND
-        return StepResult(error=error, exception=TimeoutError(error.message) if error.code == "timeout" else exception)
-
-    def _describe(self, exception: BaseException) -> tuple[RetryDecision, ErrorInfo]:
-        try:
-            outcome = decide_after_failure(self._retry, self._failures, exception, random.random)
-            return outcome, describe_exception(exception, outcome.code)
-        except BaseException as describing:  # The exception's own methods may raise anything.
-            message = f"the exception can't be described: inspecting it raised {type(describing).__name__}"
-            return RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message)
+        info = describe_exception(error, payload_error_code(error))
+        return StepResult(error=info, exception=error, args=recorded_arguments(call, payloads))
 
 
 class StepCalls:
@@ -126,14 +90,14 @@ class StepCalls:
         return attempt.stop_reason is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run(
-        self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
+        self, executor: AsyncExecutor, step: Step, key: str, started_ns: int, error: BaseException | None = None
     ) -> StepResult:
         """Call a step function until it succeeds or fails permanently; `error` is that of a first call.
 
         The executor is an argument and no attribute: a reference cycle would keep both in memory until the garbage
         collector runs.
         """
-        retries = StepRetries(step.retry, step.timeout)
+        tries = RecordedTries(step, key, self.payloads, started_ns)
         threads = None if step.function_info.is_async else StepThreads()
         try:
             while True:
@@ -144,13 +108,14 @@ class StepCalls:
                         if self.was_stopped(raised):
                             raise
                         error = raised
-                result = retries.failed(error)
-                if isinstance(result, StepResult):
-                    return result
+                outcome = await tries.failed(executor, error)
+                if isinstance(outcome, StepResult):
+                    return outcome
                 error = None
-                await asyncio.sleep(real_seconds(self._services.store.clock, result))
+                await asyncio.sleep(real_seconds(self._services.store.clock, outcome.pause_s))
                 if threads is not None:
                     await self._wait_for_threads(threads)
+                tries.next_try()
         except asyncio.CancelledError:
             if step.undo is not None and threads is not None:
                 threads.on_late_value(lambda value: executor.record_late(key, step_result(step, value, self.payloads)))
@@ -338,7 +303,7 @@ class TransactionCall:
             self._delivery.expect(n)
         return n
 
-    async def result(self, thread: Awaitable[str | None]) -> StepResult:
+    async def result(self, executor: AsyncExecutor, thread: Awaitable[str | None]) -> StepResult:
         """Return the result of the thread: with neither text nor error if the run was lost and all rolled back."""
         try:
             text = await thread
@@ -350,7 +315,10 @@ class TransactionCall:
                 self._plans.skip_number(self.record.n)
             if isinstance(error, StoreError):
                 raise
-            return cast(StepResult, StepRetries().failed(error))
+            failed = await RecordedTries(self._operation, self.record.key, self._calls.payloads).failed(executor, error)
+            assert isinstance(failed, StepResult)
+            failed.duration_us = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
+            return failed
         return StepResult(text, n=self.record.n)
 
     def _give_up(self) -> None:

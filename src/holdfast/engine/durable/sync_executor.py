@@ -28,7 +28,8 @@ from holdfast.engine.durable.executor import (
     suspend_delay_s,
 )
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
-from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
+from holdfast.engine.durable.step_retry import FailedTry, RecordedTries, StepTimedOut
+from holdfast.engine.durable.steps import step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
@@ -234,11 +235,11 @@ class SyncExecutor(Executor):
     # Steps
 
     async def run_step(self, step: Step, key: str) -> StepResult:
-        retries = StepRetries(step.retry, step.timeout)
+        tries = RecordedTries(step, key, self._services.store.payloads)
         call = partial(step.fn, *step.args, **step.kwargs)
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
-        result: StepResult | float | None = None
+        result: StepResult | FailedTry | None = None
         span = None if self.current.telemetry is None else self.current.telemetry.step(step.name, key)
         try:
             while True:
@@ -247,12 +248,13 @@ class SyncExecutor(Executor):
                 except Unwind:
                     raise
                 except BaseException as error:
-                    result = retries.failed(error)
+                    result = await tries.failed(self, error)
                 if isinstance(result, StepResult):
                     result.duration_us = int((time.monotonic() - started) * MICROS_PER_SECOND)
                     return result
-                self._sleep(real_seconds(self._services.store.clock, result))
+                self._sleep(real_seconds(self._services.store.clock, result.pause_s))
                 self.wait_for_threads()
+                tries.next_try()
         finally:
             if span is not None:
                 span.end(result)
@@ -308,6 +310,7 @@ class SyncExecutor(Executor):
 
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
         record = NewCheckpoint(*self.plans.run_token, 0, key, "step")
+        tries = RecordedTries(operation, key, self._services.store.payloads)
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
 
@@ -332,8 +335,9 @@ class SyncExecutor(Executor):
                 self.plans.skip_number(record.n)
             if isinstance(error, StoreError):
                 raise
-            failed = StepRetries().failed(error)
+            failed = await tries.failed(self, error)
             assert isinstance(failed, StepResult)
+            failed.duration_us = int((time.monotonic() - started) * MICROS_PER_SECOND)
             result = failed
             return failed
         finally:

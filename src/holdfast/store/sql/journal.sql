@@ -158,6 +158,26 @@ update {schema}runs set progress = each.progress
 from {each(:rows, id uuid, progress text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
+-- name: number_history
+-- Number the next history rows of locked runs; return the last number of each run.
+update {schema}runs set records = records + each.count
+from {each(:rows, id uuid, count int)}
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
+returning {schema}runs.id, records
+
+-- name: find_failed_tries
+-- Find those of these entries about failed tries that are in the history, for a repeat after a lost response.
+select each.at, h.n
+from {each(:rows, at int, run uuid, data text, after int)}
+join {schema}history h on h.run = each.run and h.n > each.after
+where h.run {matching(:rows, run uuid)} and h.kind = 'step_retrying' and h.data = each.data
+
+-- name: delete_history_entries
+-- Delete single history entries.
+delete from {schema}history where run {among(:rows, run uuid)} and (run, n) in (
+    select cast(each.run as {uuid}), each.n from {each(:rows, run uuid, n int)}
+)
+
 -- name: add_chunks
 -- Append chunks that runs wrote for their followers, numbered on from the last.
 insert into {schema}chunks (run, n, attempt, data, at)

@@ -13,6 +13,17 @@ from {schema}runs where id = cast(:id as {uuid})
 -- List the history rows of a run.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
 
+-- name: list_failed_tries
+-- List the last history rows of a run about failed tries of steps, the last first.
+select n, at, kind, attempt, session, since, data from {schema}history
+where run = cast(:id as {uuid}) and kind = 'step_retrying' and at >= cast(:since as bigint)
+order by n desc limit {limit}
+
+-- name: list_step_keys
+-- List the keys that a run has recorded since a time, in its current generation.
+select c.key from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
+where r.id = cast(:id as {uuid}) and c.at >= cast(:since as bigint)
+
 -- name: list_steps
 -- List the checkpoints of a run since its last restart.
 select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at, c.generation

@@ -14,7 +14,8 @@ from holdfast.control.bulk import BulkAction, BulkPreview, BulkProgress
 from holdfast.control.explainer import Reason
 from holdfast.control.graphs import GraphInfo
 from holdfast.control.retry_preview import RetryPreview
-from holdfast.control.runs import RunDetails, StepInfo, WaitInfo
+from holdfast.control.runs import RunDetails
+from holdfast.control.steps import StepInfo, UnfinishedStep, WaitInfo
 from holdfast.errors import UnknownTask
 from holdfast.model.filters import RunFilter
 from holdfast.model.history import Entry
@@ -132,9 +133,10 @@ class HistoryPage(msgspec.Struct):
 
 
 class StepsPage(msgspec.Struct):
-    """A page of a durable function's checkpoints, in order, and its pending waits."""
+    """A page of a durable function's checkpoints, in order, its steps that are tried again, and its pending waits."""
 
     steps: list[StepInfo]
+    unfinished: list[UnfinishedStep]
     waits: list[WaitInfo]
     after: int | None
 
@@ -253,8 +255,9 @@ def _history(call: ApiRequest) -> HistoryPage:
 
 def _steps(call: ApiRequest) -> StepsPage:
     id = call.run().id
-    steps, after = _part(call.control.runs.steps(id), call.query)
-    return StepsPage(steps, call.control.runs.waits(id), after)
+    found = call.control.runs.step_list(id)
+    steps, after = _part(found.recorded, call.query)
+    return StepsPage(steps, found.unfinished, call.control.runs.waits(id), after)
 
 
 def _why(call: ApiRequest) -> dict[str, list[Reason]]:

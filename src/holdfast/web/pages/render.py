@@ -11,7 +11,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.control.runs import describe_entry, entry_label
+from holdfast.control.history_text import describe_entry, entry_label
 from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.control.runs import RunDetails, entry_label
+from holdfast.control.history_text import entry_label
+from holdfast.control.runs import RunDetails
+from holdfast.control.steps import StepInfo, StepTry, UnfinishedStep
 from holdfast.model.history import Entry
 from holdfast.web.pages.formats import duration, utc
 
@@ -72,13 +74,33 @@ def build_timeline(run: RunDetails, now: datetime) -> Timeline | None:
     attempts = list(_attempts(run.history, scale, end))
     if not attempts:
         return None
-    steps = [step for step in run.steps if step.took is not None]
-    rows = [*attempts]
-    for step in steps:
-        since = step.at - timedelta(seconds=step.took or 0)
-        kind = "failed" if step.error is not None else "step"
-        rows.append(TimeRow(step.label, [scale.bar(kind, since, step.at, step.label)]))
-    return Timeline(rows[:MAX_ROWS], scale.ticks(), max(len(rows) - MAX_ROWS, 0))
+    rows = [*attempts, *(_step(step, scale) for step in run.steps if step.took is not None)]
+    unfinished = [_unfinished(step, scale, end) for step in run.unfinished_steps[:MAX_ROWS]]
+    drawn = rows[: MAX_ROWS - len(unfinished)]
+    return Timeline([*drawn, *unfinished], scale.ticks(), len(rows) - len(drawn))
+
+
+def _step(step: StepInfo, scale: _Scale) -> TimeRow:
+    """Build the row of a step: its failed tries, and its outcome."""
+    since = step.at - timedelta(seconds=step.took or 0)
+    if step.tries:
+        since = min(max(since, step.tries[-1].next_at), step.at)
+    kind = "failed" if step.error is not None else "step"
+    return TimeRow(step.label, [*_tries(step.label, step.tries, scale), scale.bar(kind, since, step.at, step.label)])
+
+
+def _unfinished(step: UnfinishedStep, scale: _Scale, end: datetime) -> TimeRow:
+    bars = _tries(step.label, step.tries, scale)
+    if step.state == "retrying" and step.last.next_at < end:
+        bars.append(scale.bar("running", step.last.next_at, end, f"{step.label}, try {step.last.number + 1}"))
+    return TimeRow(step.label, bars)
+
+
+def _tries(label: str, tries: list[StepTry], scale: _Scale) -> list[Bar]:
+    return [
+        scale.bar("failed", each.at - timedelta(seconds=each.took), each.at, f"{label}, try {each.number} failed")
+        for each in tries
+    ]
 
 
 def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[TimeRow]:
@@ -96,7 +118,7 @@ def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[Ti
                 bars.append(scale.bar("waiting", waiting, entry.at, "waited"))
                 waiting = None
             number, since = entry.attempt, entry.at
-        elif since is not None and entry.kind not in ("drift", "sent", "set_aside", "let_go"):
+        elif since is not None and entry.kind not in ("drift", "sent", "set_aside", "let_go", "step_retrying"):
             bars.append(scale.bar(_bar_kind(entry.kind), since, entry.at, f"attempt {number}, {entry_label(entry)}"))
             since, waiting = None, entry.at if entry.kind == "waiting" else None
     if since is not None:

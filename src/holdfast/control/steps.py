@@ -1,0 +1,293 @@
+"""The steps, waits and children of a durable function, as operators see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.codec import decode, display_value, encode
+from holdfast.model.failure import error_from_json
+from holdfast.model.history import Entry
+from holdfast.model.previews import displayed_arguments, listed_arguments
+from holdfast.model.run import RunState
+from holdfast.model.step_keys import key_label, key_name
+from holdfast.store.run_queries import RunRow, StepRow, WaitRow
+from holdfast.store.waits import parse_event_target
+
+
+class StepTry(msgspec.Struct, frozen=True):
+    """A failed try of a step that was, or will be, followed by another one in the same attempt."""
+
+    number: int
+    of: int
+    """The maximum number of tries."""
+    attempt: int
+    at: datetime
+    """When it failed."""
+    took: float
+    """Seconds."""
+    error: ErrorInfo
+    next_at: datetime
+    """When the next try starts, unless the attempt ends before."""
+
+
+class UnfinishedStep(msgspec.Struct, frozen=True):
+    """A step that has failed and has no outcome yet."""
+
+    name: str
+    label: str
+    key: str
+    state: Literal["retrying", "interrupted"]
+    """`retrying`: the attempt is running and tries it again. `interrupted`: the attempt ended between two tries."""
+    args: Any
+    tries: list[StepTry]
+    """Its failed tries, the last one at the end."""
+
+    @property
+    def last(self) -> StepTry:
+        return self.tries[-1]
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """A checkpoint: a step, the outcome of a wait, a recorded value, spawned children or a compensation."""
+
+    n: int
+    """Its position in the order in which the code received the results."""
+    name: str
+    """The step's name in code; names of other checkpoints begin with `$`."""
+    label: str
+    """The name to show to people."""
+    kind: str
+    key: str
+    """Its identity. `fork` accepts it, and also the label or name of the first occurrence."""
+    at: datetime
+    took: float | None
+    """Seconds."""
+    value: Any
+    """The result of a step, the payload of an event or message, the id of a spawned run, …"""
+    error: ErrorInfo | None
+    undo: bool
+    """Whether it has a compensation."""
+    undone_at: datetime | None
+    """When its compensation ran."""
+    superseded: bool
+    """Whether it no longer counts: the operation runs again, or has run again. It is kept for the record."""
+    generation: int
+    """The number of restarts before it was recorded; negative if it is superseded."""
+    args: Any = None
+    """The arguments of a step that failed, or of which a try failed, with secrets masked; None if they aren't
+    recorded."""
+    tries: list[StepTry] = msgspec.field(default_factory=list)
+    """The tries that failed before this outcome."""
+
+
+class WaitInfo(msgspec.Struct, frozen=True):
+    """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
+
+    key: str
+    kind: Literal["sleep", "event", "message", "children"]
+    name: str | None
+    """The event, the topic, the name of the sleep, or the task of the children."""
+    pending: int | None
+    """The number of unfinished children."""
+    since: datetime
+    due_at: datetime | None
+    outcome: str | None
+    tenant: str | None = None
+    """The tenant whose event is awaited; None also if it belongs to no tenant."""
+
+
+class MessageInfo(msgspec.Struct, frozen=True):
+    """A message of a run that was set aside, and why. `n` is its number among the messages of the run."""
+
+    n: int
+    topic: str
+    payload: Any
+    sent_at: datetime
+    error: str | None
+
+
+class ChildInfo(msgspec.Struct, frozen=True):
+    """A child of a run. `spawn` is the key of the call that created it, `generation` that of the call's checkpoint."""
+
+    id: UUID
+    task: str
+    state: RunState
+    spawn: str
+    generation: int
+    place: int | None
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: ErrorInfo | None
+    args: Any = None
+    """Its arguments; long ones are a string with the start of their JSON."""
+
+
+class StepList(NamedTuple):
+    """The recorded steps of a run, and those without an outcome."""
+
+    recorded: list[StepInfo]
+    unfinished: list[UnfinishedStep]
+
+
+def steps_of(
+    rows: Sequence[StepRow], history: Sequence[Entry], running_since: datetime | None, unpack: Callable[[str], str]
+) -> StepList:
+    """Combine the checkpoints of a run with the failed tries in its history.
+
+    `running_since`: when the running attempt was claimed; None if there is none.
+    """
+    undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
+    tries = _failed_tries(history)
+    recorded = []
+    for row in rows:
+        own: list[Entry] = []
+        while (left := tries.get(row.key)) and left[0].at <= to_datetime(row.at):
+            own.append(left.pop(0))
+        recorded.append(_step(row, undone.get(row.n) if row.undo else None, own, unpack))
+    return StepList(recorded, [_unfinished(key, left, running_since) for key, left in tries.items() if left])
+
+
+def _failed_tries(history: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries about failed tries since the last restart, by step key."""
+    found: dict[str, list[Entry]] = {}
+    for entry in history:
+        if entry.kind in ("restarted", "moved") or entry.data.get("starts_over"):
+            found.clear()
+        elif entry.kind == "step_retrying" and "key" in entry.data:
+            found.setdefault(entry.data["key"], []).append(entry)
+    return found
+
+
+def unfinished_steps(tries: Iterable[Entry], recorded: Iterable[str], running_since: datetime) -> list[UnfinishedStep]:
+    """Return the steps that a running attempt tries again, given its failed tries and the keys that it recorded."""
+    found = _failed_tries(list(tries))
+    for key in recorded:
+        found.pop(key, None)
+    return [_unfinished(key, entries, running_since) for key, entries in found.items()]
+
+
+def _unfinished(key: str, tries: list[Entry], running_since: datetime | None) -> UnfinishedStep:
+    is_retrying = running_since is not None and tries[-1].at >= running_since
+    return UnfinishedStep(
+        name=key_name(key),
+        label=key_label(key),
+        key=key,
+        state="retrying" if is_retrying else "interrupted",
+        args=tries[-1].data.get("args"),
+        tries=list(map(_try, tries)),
+    )
+
+
+def _try(entry: Entry) -> StepTry:
+    data = entry.data
+    return StepTry(
+        number=data["try"],
+        of=data["tries"],
+        attempt=entry.attempt,
+        at=entry.at,
+        took=data["took"],
+        error=error_from_json(encode(data["error"])),
+        next_at=datetime.fromisoformat(data["next_at"]),
+    )
+
+
+def _failure_arguments(text: str | None, unpack: Callable[[str], str]) -> Any:
+    """Return the arguments that are stored with the failure of a step."""
+    with suppress(PayloadError):
+        stored = decode(text or "{}", dict[str, Any]).get("step_args")
+        return None if stored is None else displayed_arguments(unpack(str(stored)))
+    return None
+
+
+def _step(row: StepRow, undone_at: int | None, tries: list[Entry], unpack: Callable[[str], str]) -> StepInfo:
+    failed = row.kind == "failed"
+    args = _failure_arguments(row.value, unpack) if failed else None
+    return StepInfo(
+        n=row.n,
+        name=key_name(row.key),
+        label=key_label(row.key),
+        kind=row.kind,
+        key=row.key,
+        at=to_datetime(row.at),
+        took=None if row.took is None else row.took / MICROS_PER_SECOND,
+        value=None if failed else _value(row.kind, row.value),
+        error=error_from_json(row.value or "") if failed else None,
+        undo=row.undo == 1,
+        undone_at=to_datetime_or_none(undone_at),
+        superseded=row.generation < 0,
+        generation=row.generation,
+        args=tries[-1].data.get("args") if args is None and tries else args,
+        tries=list(map(_try, tries)),
+    )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.removeprefix("-").isdigit() else 0
+
+
+def _value(kind: str, text: str | None) -> Any:
+    """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
+    if text is None:
+        return None
+    with suppress(PayloadError):
+        value = display_value(text)
+        return to_datetime(value) if kind == "now" and isinstance(value, int) else value
+    return text
+
+
+def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
+    return [
+        WaitInfo(
+            key=row.key,
+            kind=row.kind,  # type: ignore[arg-type]
+            name=_awaited(row),
+            pending=row.pending,
+            since=to_datetime(row.since),
+            due_at=to_datetime_or_none(row.due_at),
+            outcome=row.outcome,
+            tenant=_event(row)[0],
+        )
+        for row in rows
+    ]
+
+
+def _event(row: WaitRow) -> tuple[str | None, str | None]:
+    """Return the tenant and the name of an awaited event."""
+    found = parse_event_target(row.target) if row.kind == "event" else None
+    return (None, None) if found is None else found
+
+
+def _awaited(row: WaitRow) -> str | None:
+    if row.kind == "event" and (name := _event(row)[1]) is not None:
+        return name
+    if row.kind == "message":
+        return row.target
+    if row.kind == "children":
+        return key_label(row.key).rpartition(" ")[2]
+    return key_label(row.key).partition(" ")[2] or None
+
+
+def child_of(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
+    generation, _, key = (run.spawn_key or "").partition(":")
+    return ChildInfo(
+        id=UUID(run.id),
+        task=run.task,
+        state=run.state,
+        spawn=key,
+        generation=_number(generation),
+        place=run.map_index,
+        attempt=run.attempt,
+        started_at=to_datetime_or_none(run.started_at),
+        finished_at=to_datetime_or_none(run.finished_at),
+        error=None if run.error is None else error_from_json(run.error),
+        args=None if run.kind else listed_arguments(run.args, run.args_bytes, unpack),
+    )
