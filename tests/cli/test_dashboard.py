@@ -19,13 +19,34 @@ pytestmark = pytest.mark.no_tables
 def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     asked = ("--operate", "--tenant", "acme", "--name", "ada")
     made = json.loads(shell("token", "create", *asked, "--json", "--url", empty).stdout)
-    assert (made["may"], made["tenant"], made["name"]) == ("operate", "acme", "ada")
+    assert (made["roles"], made["tenant"], made["name"]) == (["approver", "operator"], "acme", "ada")
     listed = shell("token", "list", "--url", empty).stdout
     assert made["id"] in listed
     assert made["token"] not in listed
     assert "revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
     assert "already revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
+
+
+def test_token_has_roles_a_scope_and_a_lifetime(shell, empty):
+    asked = ("--role", "operator", "--tenant", "acme", "--task", "mail.*", "--queue", "low", "--max-priority", "5")
+    shown = shell("token", "create", *asked, "--expires", "8h", "--url", empty)
+    assert "operator, limited to tenant acme, tasks mail.*, queues low, priority up to 5; expires 20" in shown.stderr
+    (listed,) = json.loads(shell("token", "list", "--json", "--url", empty).stdout)
+    assert (listed["tasks"], listed["queues"], listed["max_priority"]) == (["mail.*"], ["low"], 5)
+    assert "does not expire" in shell("token", "create", "--read", "--expires", "never", "--url", empty).stderr
+    table = shell("token", "list", "--url", empty).stdout
+    assert "in 7 h" in table or "in 8 h" in table, table
+    for wrong in (("--expires", "soon"), ("--role", "root"), ("--task", "a*b"), ("--max-priority", "high")):
+        assert shell("token", "create", "--role", "admin", *wrong, "--url", empty).exit_code == 2
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 31])
+def test_token_of_the_process_has_a_minimum_length(shell, empty, secret, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_TOKEN", secret)
+    result = shell("dashboard", "--url", empty)
+    assert (result.exit_code, "at least 32 characters" in result.stderr) == (2, True)
+    assert secret not in result.stderr
 
 
 def test_revoking_the_last_token_says_that_nobody_can_log_in(shell, empty):
@@ -35,10 +56,10 @@ def test_revoking_the_last_token_says_that_nobody_can_log_in(shell, empty):
     assert "nobody can log in" not in shell("token", "revoke", last, "--url", empty).stderr
 
 
-@pytest.mark.parametrize("said", [(), ("--read", "--operate")])
-def test_token_needs_a_permission(shell, empty, said):
+@pytest.mark.parametrize("said", [(), ("--read", "--operate"), ("--role", "viewer", "--read")])
+def test_token_needs_a_role(shell, empty, said):
     result = shell("token", "create", *said, "--url", empty)
-    assert (result.exit_code, "either --read or --operate" in result.stderr) == (2, True)
+    assert (result.exit_code, "--role, --read or --operate" in result.stderr) == (2, True)
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import ConfigError, Context, Holdfast, Run
 from holdfast.control import Control
+from holdfast.model.access import AccessScope
 from tests.support.durable import drain
 
 
@@ -96,7 +97,7 @@ def test_why_names_the_tenant_of_an_awaited_event_and_one_emitted_for_another(co
     control.events.emit("paid")
     (reason,) = control.whys.why(third.id).reasons
     assert "; it was emitted without a tenant, for tenant other corp at 20" in reason.text
-    (reason,) = control.whys.why(run.id, "acme").reasons
+    (reason,) = control.whys.why(run.id, AccessScope(tenant="acme")).reasons
     assert reason.text == "waiting for event paid of tenant acme"  # other tenants aren't shown to one
 
 

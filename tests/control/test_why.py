@@ -9,6 +9,7 @@ import pytest
 from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.access import AccessScope
 from holdfast.model.ids import new_id
 from holdfast.policy.admission import Rate
 from holdfast.store.limits import counter_key
@@ -158,9 +159,9 @@ def test_full_limit_names_its_holders(control, harness):
 def test_holders_of_other_tenants_are_not_named(control, harness):
     (first, second), _ = limited(harness, tenant="other")
     id = control.runs.find(second)
-    (own,) = control.whys.why(id, "other").reasons
+    (own,) = control.whys.why(id, AccessScope(tenant="other")).reasons
     assert [holder["run"] for holder in own.data["holders"]] == [first]
-    (told,) = control.whys.why(id, "acme").reasons
+    (told,) = control.whys.why(id, AccessScope(tenant="acme")).reasons
     assert told.data["holders"] == []
     assert first not in told.text
     assert "held by other runs" in told.text

@@ -17,6 +17,7 @@ from holdfast.web.pages.routes import ACTIONS, PAGES
 from holdfast.web.site import OPERATIONS
 from tests.support.web import HOST, Visitor
 
+SECRET = "a word of my own, and a long one at that"
 MORE = [("GET", path) for path in ("/metrics", "/api/v1/openapi.json", "/api/v1/live", "/api/v1/runs/{id}/live")]
 
 
@@ -58,11 +59,11 @@ def test_invalid_credentials_are_rejected(shop):
 
 
 def test_the_token_of_the_process_has_all_rights(shop, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
+    monkeypatch.setenv("HOLDFAST_TOKEN", SECRET)
     site = shop.site(unlocked=True)
     assert Visitor(site).get("/").status == 401
-    assert Visitor(site, "another word").get("/").status == 401
-    assert Visitor(site, "a word of my own").post("/api/v1/events", {"name": "e"}).json["changed"] is True
+    assert Visitor(site, "another word of the same length, or so").get("/").status == 401
+    assert Visitor(site, SECRET).post("/api/v1/events", {"name": "e"}).json["changed"] is True
 
 
 def test_with_a_token_for_reading_nothing_can_be_changed(shop, fill):
@@ -290,14 +291,14 @@ def test_pages_have_no_script_or_style_of_their_own(shop, open_visitor, fill):
 
 
 def test_secrets_are_not_shown(shop, monkeypatch, fill):
-    monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
+    monkeypatch.setenv("HOLDFAST_TOKEN", SECRET)
     fill()
-    visitor = Visitor(shop.site(), "a word of my own")
+    visitor = Visitor(shop.site(), SECRET)
     kept = shop.app.store.tokens.list_all()
     for method, path in routes(visitor.any_run()):
         if method == "GET" and not path.endswith("/live"):
             text = visitor.get(path).text
-            assert "a word of my own" not in text
+            assert SECRET not in text
             assert not any(row.hash in text for row in kept)
 
 

@@ -13,7 +13,7 @@ from tests.web.test_security import filled, routes
 
 TABLES = (
     "runs", "history", "queues", "lanes", "keys", "checkpoints", "waits", "events", "messages", "limits", "schedules",
-    "tallies", "tokens", "workers",
+    "tallies", "tokens", "logins", "workers",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from holdfast.cli import (  # noqa: F401
     schedules,
     stats,
     tasks,
+    tokens,
     worker,
 )
 from holdfast.cli.root import holdfast

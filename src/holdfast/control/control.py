@@ -19,7 +19,7 @@ from holdfast.control.runs import RunControl
 from holdfast.control.schedules import ScheduleControl
 from holdfast.control.stats import CountControl, StatsControl
 from holdfast.control.tasks import TaskControl
-from holdfast.control.tokens import TokenControl
+from holdfast.control.tokens import LoginControl, TokenControl
 from holdfast.control.workers import WorkerControl
 from holdfast.store import Store
 from holdfast.task.registry import Registry
@@ -50,6 +50,7 @@ class Control:
         self.upkeep = Maintenance(store)
         self.tasks = TaskControl(known)
         self.tokens = TokenControl(store)
+        self.logins = LoginControl(store)
         self.doctor = Doctor(store, known)
 
     @cached_property

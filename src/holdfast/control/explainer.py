@@ -16,6 +16,7 @@ from holdfast.control.limits import decode_key, format_counter
 from holdfast.control.steps import WaitInfo, unfinished_steps, waits_of
 from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
+from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.failure import error_from_json
 from holdfast.model.names import counted
@@ -56,21 +57,21 @@ class Explainer:
         self._store = store
         self._reader = RunReader(store)
 
-    def why(self, id: UUID, tenant: str | None = None) -> Explanation:
-        """Explain why a run isn't running. With a tenant, runs of other tenants aren't named."""
+    def why(self, id: UUID, scope: AccessScope = EVERYTHING) -> Explanation:
+        """Explain why a run isn't running. Runs out of scope aren't named."""
         row = self._reader.row(id)
         more = self._store.queries.details(str(id))
         if more is None:
             raise RunNotFound.of(id)
-        return Explanation(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
+        return Explanation(self._reader.info_of(row), list(self._reasons(row, more, scope)))
 
-    def _reasons(self, row: RunRow, more: RunDetailRow, tenant: str | None) -> Iterator[Reason]:
+    def _reasons(self, row: RunRow, more: RunDetailRow, scope: AccessScope) -> Iterator[Reason]:
         if row.state in FINAL_STATES:
             yield _ended(row)
         elif row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
-            yield from self._graph(row, tenant)
+            yield from self._graph(row, scope)
         elif row.is_running:
             yield self._running(row)
             yield from self._retrying(row)
@@ -79,9 +80,9 @@ class Explainer:
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
-            yield from self._waiting(row, tenant)
+            yield from self._waiting(row, scope)
         else:
-            yield from self._ready(row, more, tenant)
+            yield from self._ready(row, more, scope)
 
     # Running or waiting
 
@@ -116,11 +117,11 @@ class Explainer:
             labels = [step.label for step in steps]
             yield Reason("step", counted(len(steps) - MAX_NAMES, "more retried step"), {"steps": labels})
 
-    def _awaited_event(self, wait: WaitInfo, tenant: str | None) -> Reason:
+    def _awaited_event(self, wait: WaitInfo, scope: AccessScope) -> Reason:
         """Say which tenant's event is awaited, and whether it was emitted for another one."""
         reason = _awaited(wait)
         reason.data["tenant"] = wait.tenant
-        if tenant is not None:  # Other tenants' events aren't shown to a token of one tenant.
+        if scope.is_limited:  # Other tenants' events aren't shown to a token of one tenant.
             return reason
         named = self._store.events.named(wait.name or "", scan=MAX_RECENT_EVENTS)
         others = [each for each in named if each.emitted_at is not None and each.tenant != wait.tenant]
@@ -134,12 +135,12 @@ class Explainer:
         text = f"{reason.text}; it was emitted {owners} at {at}, which doesn't reach this run: {command}"
         return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]})
 
-    def _waiting(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
+    def _waiting(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         waits = [wait for wait in waits_of(self._store.queries.waits(row.id)) if wait.outcome is None]
         messages = any(wait.kind == "message" for wait in waits)
         aside = Counter(topic for _, topic, *_ in self._store.queries.set_aside_messages(row.id)) if messages else {}
         for wait in waits:
-            reason = self._awaited_event(wait, tenant) if wait.kind == "event" else _awaited(wait)
+            reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
             if wait.kind == "message" and (count := aside.get(wait.name)):
                 text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
                 reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
@@ -154,7 +155,7 @@ class Explainer:
         text = f"waiting for approval{until}: {complete_command(row.parent, str(row.node))}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
-    def _graph(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
+    def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         nodes = self._store.queries.node_overview(row.id)
         for gate in self._store.queries.gates(row.id):
             if gate.state == "waiting":
@@ -163,7 +164,7 @@ class Explainer:
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
         active = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         for node in active[:MAX_NAMES]:
-            reasons = self.why(UUID(str(node.id)), tenant).reasons
+            reasons = self.why(UUID(str(node.id)), scope).reasons
             yield from (_of_node(str(node.node), reason) for reason in reasons)
         if len(active) > MAX_NAMES:
             names = [str(node.node) for node in active]
@@ -194,9 +195,9 @@ class Explainer:
 
     # Ready
 
-    def _ready(self, row: RunRow, more: RunDetailRow, tenant: str | None) -> Iterator[Reason]:
+    def _ready(self, row: RunRow, more: RunDetailRow, scope: AccessScope) -> Iterator[Reason]:
         if row.held == "full" and more.parked_on is not None:
-            yield self._limit_reason(more.parked_on, tenant)
+            yield self._limit_reason(more.parked_on, scope)
         elif row.held == "quiescing":
             worker = f"worker {row.session}" if row.session else "the previous worker"
             yield Reason("quiescing", f"{worker} hasn't released it yet", {"worker": row.session})
@@ -216,13 +217,13 @@ class Explainer:
         elif row.held is None:
             yield self._unclaimed(row)
 
-    def _limit_reason(self, counter_id: str, tenant: str | None) -> Reason:
+    def _limit_reason(self, counter_id: str, scope: AccessScope) -> Reason:
         name, key = parse_counter_key(counter_id)
         counter = self._store.limits.counter(counter_id)
         holders = [
             {"run": str(id), "task": task, "worker": session}
             for id, task, _, session, _, whose in self._store.limits.holders(counter_id, MAX_NAMES)
-            if tenant in (None, whose)
+            if scope.covers_tenant(whose) and not scope.limits_lanes
         ]
         data = {"limit": name, "key": decode_key(key), "holders": holders}
         return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders)}", data)

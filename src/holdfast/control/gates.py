@@ -11,10 +11,11 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ErrorInfo, GraphError, PayloadError
+from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import display_value
 from holdfast.model.failure import error_from_json
-from holdfast.model.run import RunState
+from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
 from holdfast.store.graphs import checked_output
 from holdfast.store.run_queries import DependencyRow, GateRow
@@ -124,9 +125,11 @@ class GateControl:
         self._store = store
         self._reader = RunReader(store)
 
-    def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
-        """List open gates of one tenant or all, oldest first."""
-        rows = self._store.queries.open_gates(tenant, min(limit, MAX_OPEN_GATES))
+    def open(self, scope: AccessScope = EVERYTHING, limit: int = 100) -> list[OpenGate]:
+        """List open gates, oldest first: all, or those of graphs in a scope."""
+        size = MAX_OPEN_GATES if scope.limits_lanes else min(limit, MAX_OPEN_GATES)
+        found = self._store.queries.open_gates(scope.tenant, size)
+        rows = [row for row in found if scope.covers_lane(GRAPH_QUEUE, row[3])][:limit]
         return [
             OpenGate(
                 id=UUID(str(id)),

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import time_to_micros
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import RUN_STATES, RunState
@@ -37,6 +38,7 @@ class FilterOptions(TypedDict, total=False):
     id_prefix: str | None
     parent: UUID | None
     family: UUID | None
+    scope: AccessScope
 
 
 class PageOptions(FilterOptions, total=False):
@@ -68,6 +70,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The parent of children, or the graph of nodes."""
     family: UUID | None = None
     """The topmost ancestor; it is included."""
+    scope: AccessScope = EVERYTHING
+    """What the reader is limited to, whatever the other fields say."""
 
     @classmethod
     def of(cls, options: FilterOptions) -> RunFilter:
@@ -77,6 +81,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if self.scope.tenant is not None:
+            msgspec.structs.force_setattr(self, "tenant", self.scope.tenant)
         for name in ("task", "queue", "tenant", "tag"):
             if getattr(self, name) is not None:
                 check_name(getattr(self, name), name)
@@ -92,7 +98,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def given(self) -> set[str]:
         """Return the names of the fields that are set."""
-        return {name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())}
+        fields = set(self.__struct_fields__) - {"scope"}
+        found = {name for name in fields if getattr(self, name) not in (None, ())}
+        return found | {"scope"} if self.scope.limits_lanes else found
 
 
 def _states(given: str | Sequence[str] | None) -> tuple[RunState, ...]:

@@ -1,4 +1,4 @@
-"""What only operators read and change: queues, API tokens, counts of runs, the health of the database."""
+"""What only operators read and change: queues, counts of runs, the health of the database."""
 
 from __future__ import annotations
 
@@ -60,50 +60,6 @@ class QueueStore(StoreModule):
         """Return by queue how long its oldest ready run has been ready, in seconds."""
         rows = self._execute("stats", "read_oldest_ready")
         return {queue: max(age, 0) / MICROS_PER_SECOND for queue, age in rows}
-
-
-# Tokens
-
-
-class TokenRow(NamedTuple):
-    """A stored API token."""
-
-    id: str
-    hash: str
-    name: str
-    may: str
-    tenant: str | None
-    created_at: int
-    revoked_at: int | None
-
-
-class TokenStore(StoreModule):
-    """API tokens, as hashes. `control/tokens.py` creates and checks them."""
-
-    def add(self, id: str, token_hash: str, name: str, may: str, tenant: str | None) -> None:
-        """Store the hash of a new token."""
-        self._execute("client", "add_token", id=id, hash=token_hash, name=name, may=may, tenant=tenant)
-
-    def list_all(self) -> list[TokenRow]:
-        """Return every token, including revoked ones, the oldest first."""
-        return [TokenRow._make(row) for row in self._execute("read", "list_tokens")]
-
-    def find(self, id: str) -> TokenRow | None:
-        """Return a token that isn't revoked."""
-        rows = self._execute("read", "find_token", id=id)
-        return TokenRow._make(rows[0]) if rows else None
-
-    def has_any(self) -> bool:
-        """Return whether there is a token that isn't revoked."""
-        return bool(self._execute("read", "has_token"))
-
-    def has_any_row(self) -> bool:
-        """Return whether there is a token, revoked or not. Tokens are never deleted."""
-        return bool(self._execute("read", "has_token_row"))
-
-    def revoke(self, id: str) -> bool:
-        """Revoke a token; False if there is none to revoke."""
-        return bool(self._execute("client", "revoke_token", id=id))
 
 
 # Counts

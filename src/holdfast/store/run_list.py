@@ -26,7 +26,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
 from holdfast.store.enqueue import LaneStore
-from holdfast.store.module import StoreContext, StoreModule, id_rows
+from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
 from holdfast.store.run_queries import RunRow
 
 MAX_STREAM_CANDIDATES = 4_000
@@ -108,7 +108,7 @@ class RunList(StoreModule):
         end: str | None = None
         for stream_size in _stream_sizes(filters, sources, size):
             candidates, end = self._candidates(filters, sources, heaped, bounds, stream_size)
-            rows = self._filter(filters, candidates, size + 1)
+            rows = self._filter(filters, lanes, candidates, size + 1)
             if len(rows) > size:
                 return RunListPage(rows[:size], rows[size - 1].id, False)
             if end is None:
@@ -135,13 +135,15 @@ class RunList(StoreModule):
         return ALL_RUNS, set()
 
     def _lanes_of(self, filters: RunFilter) -> list[int] | None:
-        """Return the lanes of the filter's queue and task, None if it names neither."""
-        if filters.task is None and filters.queue is None:
+        """Return the lanes of the filter's queue, task and scope, None if it has neither."""
+        if filters.task is None and filters.queue is None and not filters.scope.limits_lanes:
             return None
         return [
             id
             for id, (queue, task) in self._lanes.refresh().items()
-            if filters.task in (None, task) and filters.queue in (None, queue)
+            if filters.task in (None, task)
+            and filters.queue in (None, queue)
+            and filters.scope.covers_lane(queue, task)
         ]
 
     def _read_heaps(self, sources: CandidateSources, values: dict[str, Any]) -> set[str] | None:
@@ -171,9 +173,13 @@ class RunList(StoreModule):
             found += [str(id) for (id,) in rows]
         return found, bottom
 
-    def _filter(self, filters: RunFilter, candidates: Sequence[str], wanted: int) -> list[RunRow]:
+    def _filter(
+        self, filters: RunFilter, lanes: Sequence[int] | None, candidates: Sequence[str], wanted: int
+    ) -> list[RunRow]:
         """Return the first of the candidates that match."""
         values = filter_values(filters)
+        if filters.scope.limits_lanes:
+            values["lanes"] = json_rows(map(str, lanes or ()))
         found: list[RunRow] = []
         for portion in portions(candidates):
             found += self._filter_portion(portion, wanted - len(found), values)
@@ -266,6 +272,7 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "key": filters.key,
         "parent": None if filters.parent is None else str(filters.parent),
         "family": None if filters.family is None else str(filters.family),
+        "lanes": None,
     }
 
 

@@ -10,7 +10,8 @@ from holdfast.database import Database
 from holdfast.database.migrate import check_version
 from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
-from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
+from holdfast.store.access import LoginStore, TokenStore
+from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts
 from holdfast.store.attempts import AttemptStore, OutcomeStore
 from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
@@ -77,6 +78,7 @@ class Store:
         # Operate the database.
         self.queues = QueueStore(context)
         self.tokens = TokenStore(context)
+        self.logins = LoginStore(context)
         self.counts = RunCounts(context)
         self.stats = StatsStore(context)
         self.retention = Retention(context)

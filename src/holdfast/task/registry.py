@@ -49,6 +49,7 @@ class Registry:
         self.fair: dict[str, dict[str, int]] = {}
         """The fair queues, with their weights by tenant."""
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._queues: set[str] = set()
         self._lock = threading.Lock()
 
     def register(self, task: Task[..., Any]) -> None:
@@ -85,10 +86,15 @@ class Registry:
                 raise ConfigError(f"{where}: the weight of {tenant} must be from 1 to {MAX_WEIGHT:,}, not {weight!r}")
         if weights and not fair:
             raise ConfigError(f"{where}: weights need fair=True")
+        self._queues.add(queue)
         if fair:
             self.fair[queue] = dict(weights or {})
         else:
             self.fair.pop(queue, None)
+
+    def has_queue(self, name: str) -> bool:
+        """Return whether the app declares a queue, by itself or as the queue of a task."""
+        return name in self._queues or any(task.declaration.queue == name for task in self.names().values())
 
     def get(self, name: str) -> Task[..., Any]:
         """Return the task with a name or alias."""

@@ -380,6 +380,26 @@ def request_unavailable(where: str, said: str) -> None:
     _log(logging.ERROR, "request failed", request=where, error=said)
 
 
+def signed_in(by: str, client: str) -> None:
+    _log(logging.INFO, "signed in", by=by, client=client)
+
+
+def signed_out(client: str) -> None:
+    _log(logging.INFO, "signed out", client=client)
+
+
+def sign_in_failed(client: str, path: str) -> None:
+    _log(logging.WARNING, "sign-in failed", client=client, path=path[:200])
+
+
+def sign_ins_throttled(client: str) -> None:
+    _log(logging.WARNING, "too many failed sign-ins, refusing more", client=client)
+
+
+def token_created(token: str, by: str) -> None:
+    _log(logging.INFO, "token created", token=token, by=by)
+
+
 def operator_action(what: str, by: str) -> None:
     _log(logging.INFO, "operator action", request=what, by=by)
 

@@ -1,9 +1,8 @@
-"""Authentication: from a bearer token or login cookie to a `Principal`, which may read or operate, on all runs or on
-one tenant's.
+"""Authentication: from a bearer token or login cookie to a `Principal`, which has roles and a scope.
 
-The tenant and the permission come from the credential; nothing in a request widens them. A dashboard that was started
-unlocked is open, so that every local user may operate, only while no token was ever created and only for requests that
-reach it directly: not through a proxy, a mount or another address.
+Roles and scope come from the credential; nothing in a request widens them. A dashboard that was started unlocked is
+open, so that every local user has all rights, only while no token was ever created and only for requests that reach it
+directly: not through a proxy, a mount or another address.
 """
 
 from __future__ import annotations
@@ -18,16 +17,23 @@ from starlette.requests import Request
 
 from holdfast.app import Holdfast
 from holdfast.control import Control
-from holdfast.control.tokens import Permission, hash_credential, parse_token_id, to_credential
-from holdfast.errors import RunNotFound
+from holdfast.control.tokens import TokenInfo, hash_credential, parse_token_id, to_credential
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.access import EVERYTHING, AccessScope, Permission, Role, describe_scope, permissions_of
 from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
-from holdfast.web.middleware import DIRECT
+from holdfast.telemetry import log
+from holdfast.web.clients import CLIENT, DIRECT
 from holdfast.web.responses import RequestError
+from holdfast.web.throttle import SignInThrottle
 
 COOKIE = "holdfast_login"
-ENV_TOKEN_ID = "env"  # stands for the id of $HOLDFAST_TOKEN, which isn't in the database
-LOGIN_DURATION_S = 12 * 3600
+MIN_TOKEN_CHARS = 32
+"""The minimum length of $HOLDFAST_TOKEN, which a person chooses."""
+MAX_ANCESTORS = 50
+_NEEDED_ROLE: dict[Permission, str] = {"approve": "approver", "operate": "operator", "administer": "admin"}
+
+Method = Literal["bearer", "cookie", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +41,63 @@ class Principal:
     """An authenticated client. `by` is its name in the history of runs."""
 
     by: str
-    permission: Permission
-    tenant: str | None
-    method: Literal["bearer", "cookie", "open"]
+    roles: tuple[Role, ...]
+    scope: AccessScope
+    method: Method
     csrf_token: str
+    stream_keys: tuple[str, str]
+    """What its event streams are counted by: token and client."""
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return permissions_of(self.roles)
 
     @property
     def can_operate(self) -> bool:
-        return self.permission == "operate"
+        return "operate" in self.permissions
 
-    def can_see(self, run: RunInfo[Any]) -> bool:
-        return self.tenant is None or run.tenant == self.tenant
+    @property
+    def can_approve(self) -> bool:
+        return "approve" in self.permissions
+
+    @property
+    def can_administer(self) -> bool:
+        return "administer" in self.permissions
+
+    @property
+    def tenant(self) -> str | None:
+        return self.scope.tenant
+
+    @property
+    def limits(self) -> str:
+        """What it is limited to, for people; empty if nothing."""
+        return describe_scope(self.scope)
+
+    def may_open(self, needs: str) -> bool:
+        """Return whether a section is available, which needs a permission, or a scope without a limit."""
+        if needs == "all_tasks":
+            return not self.scope.limits_lanes
+        return not self.scope.is_limited if needs == "all_tenants" else needs in self.permissions
+
+    def can_see(self, control: Control, run: RunInfo[Any]) -> bool:
+        """Return whether a run is in scope: the run itself, or the run, graph or machine that it is a part of."""
+        if not self.scope.covers_tenant(run.tenant):
+            return False
+        for _ in range(MAX_ANCESTORS):
+            if self.scope.covers_lane(run.queue, run.task):
+                return True
+            if run.parent is None:
+                return False
+            try:
+                run = control.runs.info(run.parent)
+            except RunNotFound:
+                return False
+        return False
 
     def run(self, control: Control, id: UUID) -> RunInfo[Any]:
-        """Read a run; another tenant's run raises the same error as one that doesn't exist."""
+        """Read a run; one that is out of scope raises the same error as one that doesn't exist."""
         info = control.runs.info(id)
-        if not self.can_see(info):
+        if not self.can_see(control, info):
             raise RunNotFound.of(id)
         return info
 
@@ -59,32 +106,34 @@ class Principal:
         try:
             return self.run(control, control.runs.find(prefix)).id
         except RunNotFound as error:
-            if self.tenant is None:
+            if not self.scope.is_limited:
                 raise
-            # The original message may name other tenants' runs.
-            raise RunNotFound(f"tenant {self.tenant} has no run {prefix[:60]!r}") from error
+            # The original message may name runs that are out of scope.
+            whose = "this token" if self.tenant is None else f"tenant {self.tenant}"
+            raise RunNotFound(f"{whose} has no run {prefix[:60]!r}") from error
 
 
 class Authenticator:
     """Turns the credentials of a request into a `Principal`."""
 
     def __init__(self, control: Control, token: str | None, *, unlocked: bool) -> None:
+        if token is not None and len(token) < MIN_TOKEN_CHARS:
+            raise ConfigError(
+                f"$HOLDFAST_TOKEN, or token=, must have at least {MIN_TOKEN_CHARS} characters, not {len(token)}: "
+                "generate one with `openssl rand -hex 32`"
+            )
         self._control = control
         self._env_hash = None if token is None else hash_credential(to_credential(token))
         self._unlocked = unlocked and token is None
+        self._throttle = SignInThrottle()
 
     def authenticate(self, request: Request) -> Principal:
         """Identify the client or raise a 401. Reads the database."""
         bearer = _bearer_token(request)
-        if bearer is not None:
-            found = self._principal(parse_token_id(bearer), to_credential(bearer), "bearer")
-        elif (cookie := request.cookies.get(COOKIE)) is not None:
-            id, _, credential = cookie.partition(".")
-            found = self._principal(id, credential, "cookie")
+        if bearer is None:
+            found = self._by_cookie(request) or self._by_location(request)
         else:
-            found = None
-        if found is None and bearer is None and self._is_open(request):
-            found = Principal(actor_or_user(None), "operate", None, "open", _csrf_token(self._control.identity))
+            found = self._by_token(bearer, "bearer", request)
         if found is None:
             raise RequestError(
                 401,
@@ -94,27 +143,93 @@ class Authenticator:
             )
         return found
 
-    def _is_open(self, request: Request) -> bool:
-        """Return whether no login is needed: started unlocked, reached directly, and no token was ever created."""
+    def is_still_valid(self, request: Request) -> bool:
+        """Return whether the credentials of a request that was accepted are valid now."""
+        bearer = _bearer_token(request)
+        if bearer is None:
+            return (self._by_cookie(request) or self._by_location(request)) is not None
+        id = parse_token_id(bearer)
+        return self._is_env_token(bearer) or (id is not None and self._control.tokens.is_valid(id))
+
+    # Browsers
+
+    def log_in(self, token: str, request: Request) -> str | None:
+        """Return the secret of a new login for a valid token, otherwise None."""
+        principal = self._by_token(token, "cookie", request)
+        if principal is None:
+            return None
+        self.log_out(request)
+        log.signed_in(principal.by, _client(request))
+        return self._control.logins.create(parse_token_id(token) or self._env_id())
+
+    def log_out(self, request: Request) -> None:
+        """End the login of a browser."""
+        secret = request.cookies.get(COOKIE)
+        if secret and self._control.logins.end(secret):
+            log.signed_out(_client(request))
+
+    def _by_cookie(self, request: Request) -> Principal | None:
+        secret = request.cookies.get(COOKIE)
+        # Pages refresh themselves with fetch and event streams: that doesn't mean that the user is there.
+        in_use = request.headers.get("sec-fetch-dest", "document") == "document"
+        found = self._control.logins.find(secret, in_use=in_use) if secret else None
+        if secret is None or found is None:
+            return None
+        token_id, info = found
+        csrf, keys = _csrf_token(secret), (token_id, f"login {_csrf_token(secret)}")
+        if info is not None:
+            return Principal(info.name, info.roles, info.scope, "cookie", csrf, keys)
+        if self._env_hash is not None and token_id == self._env_id():
+            return Principal("$HOLDFAST_TOKEN", ("admin",), EVERYTHING, "cookie", csrf, keys)
+        return None
+
+    # Tokens
+
+    def _by_token(self, token: str, method: Method, request: Request) -> Principal | None:
+        """Check a token; throttle a client that presents invalid ones.
+
+        A client that is throttled can't guess on: text that isn't a token of ours isn't even compared. Valid tokens,
+        which nobody can guess, are still accepted, so that nobody can lock out others behind the same address.
+        """
+        client = _client(request)
+        pause_s = self._throttle.pause_s(client)
+        guessable, csrf = parse_token_id(token) is None, _csrf_token(token)
+        if not (guessable and pause_s) and self._is_env_token(token):
+            return Principal("$HOLDFAST_TOKEN", ("admin",), EVERYTHING, method, csrf, (self._env_id(), client))
+        info: TokenInfo | None = None if guessable else self._control.tokens.check(token)
+        if info is not None:
+            return Principal(info.name, info.roles, info.scope, method, csrf, (info.id, f"{info.id} {client}"))
+        if not pause_s:
+            log.sign_in_failed(client, request.url.path)
+            if self._throttle.record_failure(client):
+                log.sign_ins_throttled(client)
+            return None
+        raise RequestError(
+            429,
+            "too many failed sign-ins from your address; retry later",
+            "too_many_sign_ins",
+            {"retry-after": str(int(pause_s) + 1)},
+        )
+
+    def _is_env_token(self, token: str) -> bool:
+        given = hash_credential(to_credential(token))
+        return self._env_hash is not None and hmac.compare_digest(given, self._env_hash)
+
+    def _env_id(self) -> str:
+        """Return what stands for the id of $HOLDFAST_TOKEN. Another token has another one, so its logins end."""
+        return f"env.{(self._env_hash or '')[:32]}"
+
+    # Open dashboards
+
+    def _by_location(self, request: Request) -> Principal | None:
+        """Accept a local user without a login: started unlocked, reached directly, and no token was ever created."""
         if not self._unlocked or not request.scope.get(DIRECT):
-            return False
+            return None
         if self._control.tokens.ever_existed():
             self._unlocked = False  # for good: revoking the last token doesn't open it again
-        return self._unlocked
-
-    def login_cookie(self, token: str) -> str | None:
-        """Return the cookie value for a valid token, otherwise None."""
-        credential = to_credential(token)
-        id = parse_token_id(token) or ENV_TOKEN_ID
-        return f"{id}.{credential}" if self._principal(id, credential, "cookie") else None
-
-    def _principal(self, id: str | None, credential: str, method: Literal["bearer", "cookie"]) -> Principal | None:
-        if self._env_hash is not None and hmac.compare_digest(hash_credential(credential), self._env_hash):
-            return Principal("$HOLDFAST_TOKEN", "operate", None, method, _csrf_token(credential))
-        found = None if id is None else self._control.tokens.check(id, credential)
-        if found is None:
             return None
-        return Principal(found.name, found.may, found.tenant, method, _csrf_token(credential))
+        csrf = _csrf_token(self._control.identity)
+        return Principal(actor_or_user(None), ("admin",), EVERYTHING, "open", csrf, ("", _client(request)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +241,20 @@ class SiteContext:
     authenticator: Authenticator
 
 
-def authorize(principal: Principal, permission: Permission, *, all_tenants: bool) -> None:
-    """Raise a 403 unless the principal has the permission; `all_tenants` excludes tokens of one tenant."""
-    if permission == "operate" and not principal.can_operate:
-        raise RequestError(403, "this token is read-only", "read_only")
-    if all_tenants and principal.tenant is not None:
-        raise RequestError(403, f"this token is limited to tenant {principal.tenant}", "one_tenant")
+def authorize(
+    principal: Principal, permission: Permission, *, all_tenants: bool = False, all_tasks: bool = False
+) -> None:
+    """Raise a 403 unless the principal has the permission.
+
+    `all_tenants` excludes tokens that are limited to a tenant, tasks or queues; `all_tasks`, to tasks or queues.
+    """
+    if permission not in principal.permissions:
+        needed, own = _NEEDED_ROLE.get(permission, "viewer"), " and ".join(principal.roles) or "none"
+        code = "read_only" if principal.permissions == {"read"} else "role"
+        raise RequestError(403, f"this needs the role {needed}; the role of this token is {own}", code)
+    if (all_tenants and principal.scope.is_limited) or (all_tasks and principal.scope.limits_lanes):
+        code = "scope" if principal.tenant is None else "one_tenant"
+        raise RequestError(403, f"this token is limited to {principal.limits}", code)
 
 
 def same_secret(given: str, expected: str) -> bool:
@@ -142,6 +265,10 @@ def same_secret(given: str, expected: str) -> bool:
 def _bearer_token(request: Request) -> str | None:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
+
+
+def _client(request: Request) -> str:
+    return str(request.scope.get(CLIENT, "unknown"))
 
 
 def _csrf_token(secret: str) -> str:

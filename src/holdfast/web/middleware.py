@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import ConfigError
+from holdfast.web.clients import CLIENT, DIRECT, ClientAddresses, is_direct
 from holdfast.web.responses import Problem, new_problem, problem_response
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -32,25 +33,28 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-DIRECT = "holdfast.direct"
-"""Key of the scope: whether a local client sent the request to this server itself (`is_direct`)."""
-
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.(?!-)[a-z0-9_-]{1,63})*")
-_PROXY_HEADERS = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"})
 
 
 class SecurityMiddleware:
     """Wraps the whole site: checks Host and Origin, adds security headers."""
 
     def __init__(
-        self, site: ASGIApp, hosts: Iterable[str], *, loopback_only: bool, close: Callable[[], None] = lambda: None
+        self,
+        site: ASGIApp,
+        hosts: Iterable[str],
+        *,
+        loopback_only: bool,
+        clients: ClientAddresses,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._site = site
         self.close = close
         """Close the database connections. The ASGI lifespan does it too, where the server supports it."""
         self._hosts = frozenset(map(check_host, hosts))
         self._loopback_only = loopback_only
+        self._clients = clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +62,7 @@ class SecurityMiddleware:
                 await self._site(scope, receive, send)
             return
         problem = self._check(scope["method"], Headers(scope=scope))
-        scope = {**scope, DIRECT: is_direct(scope)}
+        scope = {**scope, DIRECT: is_direct(scope), CLIENT: self._clients.of(scope)}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -109,29 +113,6 @@ def check_host(host: str) -> str:
         if _HOST_NAME.fullmatch(name):
             return name
     raise ConfigError(f"{str(host)[:100]!r} is not a host name: use a name such as ops.example.org, without a port")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address or name is a loopback one."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_direct(scope: Scope) -> bool:
-    """Return whether the request comes from this machine, to this server, without a proxy or another application.
-
-    Both ends of the connection must be loopback addresses. A proxy on this machine has one too, but adds headers, and
-    an application that mounts the site leaves itself in the scope.
-    """
-    mounted = bool(scope.get("root_path")) or "app" in scope or "router" in scope
-    ends = scope.get("client"), scope.get("server")
-    local = all(end is not None and is_loopback(str(end[0])) for end in ends)
-    proxied = any(name.startswith(b"x-forwarded") or name in _PROXY_HEADERS for name, _ in scope["headers"])
-    return local and not mounted and not proxied
 
 
 def _same_origin(origin: str, host: str) -> bool:

@@ -17,30 +17,37 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY, reopen_store
 from holdfast.errors import ConfigError
-from holdfast.web.api import resources, runs
+from holdfast.web.api import resources, runs, tokens
 from holdfast.web.api.live import LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
 from holdfast.web.auth import Authenticator, SiteContext, authorize
+from holdfast.web.clients import ClientAddresses
 from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
 from holdfast.web.pages.routes import page_routes
 from holdfast.web.responses import RequestError, error_response, json_response
 
 READ_TIMEOUT_S = 5.0
-OPERATIONS = (*runs.OPERATIONS, *resources.OPERATIONS)
+OPERATIONS = (*runs.OPERATIONS, *resources.OPERATIONS, *tokens.OPERATIONS)
 
 
 def dashboard(
-    app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()
+    app: Holdfast,
+    *,
+    token: str | None = None,
+    unlocked: bool = False,
+    hosts: Iterable[str] = (),
+    proxies: Iterable[str] = (),
 ) -> SecurityMiddleware:
     """Build the dashboard and the API of an app as an ASGI application, to be served or mounted.
 
-    `token`, or `$HOLDFAST_TOKEN`, grants all permissions; `holdfast token create` creates others. `unlocked`: until a
-    token is created, every user of this machine may operate. That applies only to requests that a server on a loopback
-    address receives itself, not through a proxy or a mount. `hosts`: the host names it is reached by, besides localhost
-    and IP addresses.
+    `token`, or `$HOLDFAST_TOKEN`, grants all permissions and has at least 32 characters; `holdfast token create`
+    creates others. `unlocked`: until a token is created, every user of this machine has all permissions. That applies
+    only to requests that a server on a loopback address receives itself, not through a proxy or a mount. `hosts`: the
+    host names it is reached by, besides localhost and IP addresses. `proxies`: addresses or networks of reverse proxies
+    whose X-Forwarded-For header names the client.
     """
     hosts = list(hosts)
     if unlocked and hosts:
@@ -56,7 +63,9 @@ def dashboard(
 
     routes = [*_api_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
-    return SecurityMiddleware(site, ["localhost", *hosts], loopback_only=unlocked, close=control.close)
+    return SecurityMiddleware(
+        site, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=control.close
+    )
 
 
 def _control(app: Holdfast) -> Control:
@@ -80,7 +89,7 @@ def _api_routes(context: SiteContext) -> list[BaseRoute]:
 def _openapi(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            authorize(await asyncio.to_thread(context.authenticator.authenticate, request), "read", all_tenants=False)
+            authorize(await asyncio.to_thread(context.authenticator.authenticate, request), "read")
             return json_response(document(OPERATIONS, request.scope.get("root_path", "")))
         except Exception as error:
             return error_response(error, request)

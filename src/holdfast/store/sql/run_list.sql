@@ -16,6 +16,8 @@ and (cast(:parent as text) is null or cast(r.parent as text) = :parent)
 and (cast(:key as text) is null or r.id in (select k.run from {schema}keys k where k.key || '' = :key))
 and (cast(:family as text) is null or cast(r.id as text) = :family
     or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)
+and (cast(:lanes as text) is null or (select d.lane from {schema}runs d where d.id = r.id) in (
+    select cast(each.value as bigint) from {each_text(:lanes)}))
 order by r.id desc limit cast(:size as bigint)
 
 -- name: newest_runs

@@ -1,8 +1,9 @@
 """Live updates as server-sent events: notify a page that a run or a list has changed.
 
 An event says *that* something changed and carries a short summary; the client then requests the rest. Each listener
-polls the database about once a second, and the number of listeners is bounded. A stream ends after five minutes; the
-browser reconnects, and its credentials are checked again.
+polls the database about once a second. Each poll also checks the credentials again, so that a logout or a revocation
+ends the stream. The number of listeners is bounded, in total, by token and by client. A stream ends after five minutes,
+and the browser reconnects.
 """
 
 from __future__ import annotations
@@ -11,22 +12,75 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from holdfast.model.access import AccessScope
 from holdfast.web.auth import Principal, SiteContext, authorize
-from holdfast.web.responses import RequestError, error_response
+from holdfast.web.responses import error_response, new_problem, problem_response
 
 POLL_INTERVAL_S = 1.0
 MAX_LISTENERS = 100
+MAX_LISTENERS_PER_TOKEN = 50
+MAX_LISTENERS_PER_CLIENT = 12
+"""The same token at one address, or one login."""
 STREAM_DURATION_S = 300.0
 KEEPALIVE_INTERVAL_S = 15.0
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class StreamSlots:
+    """Counts open streams: all of them, those of each token, and those of each client. For one event loop."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def acquire(self, keys: Sequence[str]) -> bool:
+        """Take a slot for a stream of a token and a client; return whether there was one."""
+        bounds = (MAX_LISTENERS, MAX_LISTENERS_PER_TOKEN, MAX_LISTENERS_PER_CLIENT)
+        names = self._names(keys)
+        if any(self._open[name] >= bound for name, bound in zip(names, bounds, strict=True)):
+            return False
+        self._open.update(names)
+        return True
+
+    def release(self, keys: Sequence[str]) -> None:
+        self._open -= Counter(self._names(keys))  # drops those that are zero
+
+    @staticmethod
+    def _names(keys: Sequence[str]) -> list[str]:
+        token, client = keys
+        return ["", f"token {token}", f"client {client}"]
+
+
+class EventStream(StreamingResponse):
+    """A stream of events that holds a slot while it is open."""
+
+    def __init__(self, slots: StreamSlots, keys: Sequence[str], events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._slots = slots
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._slots.acquire(self._keys):
+            detail = (
+                f"too many live connections: at most {MAX_LISTENERS} in total, {MAX_LISTENERS_PER_TOKEN} per token and "
+                f"{MAX_LISTENERS_PER_CLIENT} per client; retry later"
+            )
+            refusal = problem_response(new_problem(503, detail, "too_many"), {"retry-after": "30"})
+            await refusal(scope, receive, send)
+            return
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._slots.release(self._keys)
 
 
 class LiveUpdates:
@@ -34,8 +88,8 @@ class LiveUpdates:
 
     def __init__(self, context: SiteContext) -> None:
         self._context = context
-        self._listeners = 0
-        self._versions: dict[str | None, tuple[float, str]] = {}
+        self._slots = StreamSlots()
+        self._versions: dict[AccessScope, tuple[float, str]] = {}
         self._lock = threading.Lock()
 
     async def run(self, request: Request) -> Response:
@@ -52,41 +106,37 @@ class LiveUpdates:
         """Stream changes of the newest runs, queues, gates and workers."""
 
         def poll(principal: Principal) -> tuple[Any, bool]:
-            return {"version": self._version(principal.tenant)}, False
+            return {"version": self._version(principal.scope)}, False
 
         return await self._respond(request, poll)
 
-    def _version(self, tenant: str | None) -> str:
-        """Return a hash that changes when the lists change; all listeners of a tenant share one poll."""
+    def _version(self, scope: AccessScope) -> str:
+        """Return a hash that changes when the lists change; all listeners with the same scope share one poll."""
         with self._lock:
-            at, version = self._versions.get(tenant, (0.0, ""))
+            at, version = self._versions.get(scope, (0.0, ""))
             if time.monotonic() - at < POLL_INTERVAL_S / 2:
                 return version
             control = self._context.control
             seen: list[Any] = [
-                (run.id, run.state, run.attempt, run.progress) for run in control.runs.page(tenant=tenant, limit=50)
+                (run.id, run.state, run.attempt, run.progress) for run in control.runs.page(scope=scope, limit=50)
             ]
-            seen.append([(gate.id, gate.until) for gate in control.gates.open(tenant, 100)])
-            if tenant is None:
+            seen.append([(gate.id, gate.until) for gate in control.gates.open(scope, 100)])
+            if not scope.is_limited:
                 seen += [control.counts.overview(), control.queues.paused()]
                 seen.append([(each.session, each.state, each.runs) for each in control.workers.list()])
             version = hashlib.sha256(_encode(seen)).hexdigest()[:16]
             recent = dict(list(self._versions.items())[-MAX_LISTENERS:])
-            self._versions = {**recent, tenant: (time.monotonic(), version)}
+            self._versions = {**recent, scope: (time.monotonic(), version)}
             return version
 
     async def _respond(self, request: Request, poll: Callable[[Principal], tuple[Any, bool]]) -> Response:
         try:
             principal = await asyncio.to_thread(self._context.authenticator.authenticate, request)
-            authorize(principal, "read", all_tenants=False)
+            authorize(principal, "read")
             first, final = await asyncio.to_thread(poll, principal)
-            if self._listeners >= MAX_LISTENERS:
-                detail = f"the limit of {MAX_LISTENERS} live connections is reached; retry later"
-                raise RequestError(503, detail, "too_many", {"retry-after": "30"})
         except Exception as error:
             return error_response(error, request)
-        stream = self._stream(request, principal, poll, first, final)
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        return EventStream(self._slots, principal.stream_keys, self._stream(request, principal, poll, first, final))
 
     async def _stream(
         self,
@@ -96,27 +146,29 @@ class LiveUpdates:
         last: Any,
         final: bool,
     ) -> AsyncIterator[bytes]:
-        self._listeners += 1
         end = time.monotonic() + STREAM_DURATION_S
         sent_at = time.monotonic()
-        try:
-            yield b"retry: 3000\n\n" + _event("now", last)
-            while not final and time.monotonic() < end and not await request.is_disconnected():
-                await asyncio.sleep(POLL_INTERVAL_S)
-                try:
-                    current, final = await asyncio.to_thread(poll, principal)
-                except Exception:  # the run was pruned or the database is unavailable: the client reconnects
-                    return
-                if current != last:
-                    last, sent_at = current, time.monotonic()
-                    yield _event("changed", current)
-                elif time.monotonic() - sent_at > KEEPALIVE_INTERVAL_S:
-                    sent_at = time.monotonic()
-                    yield b": keepalive\n\n"
-            if final:
-                yield _event("over", last)
-        finally:
-            self._listeners -= 1
+
+        def poll_again() -> tuple[Any, bool]:
+            if not self._context.authenticator.is_still_valid(request):
+                raise PermissionError
+            return poll(principal)
+
+        yield b"retry: 3000\n\n" + _event("now", last)
+        while not final and time.monotonic() < end and not await request.is_disconnected():
+            await asyncio.sleep(POLL_INTERVAL_S)
+            try:
+                current, final = await asyncio.to_thread(poll_again)
+            except Exception:  # logged out, the run was pruned, or the database is unavailable: the client reconnects
+                return
+            if current != last:
+                last, sent_at = current, time.monotonic()
+                yield _event("changed", current)
+            elif time.monotonic() - sent_at > KEEPALIVE_INTERVAL_S:
+                sent_at = time.monotonic()
+                yield b": keepalive\n\n"
+        if final:
+            yield _event("over", last)
 
 
 def _event(name: str, data: Any) -> bytes:

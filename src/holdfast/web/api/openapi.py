@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.access import PERMISSIONS, ROLES
 from holdfast.web.api.operation import PREFIX, Operation
 from holdfast.web.responses import Problem
 
@@ -40,7 +41,7 @@ def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Create one with `holdfast token create --read|--operate [--tenant T]`.",
+                    "description": "Create one with `holdfast token create --role ROLE [--tenant T]`.",
                 }
             },
         },
@@ -48,11 +49,13 @@ def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
 
 
 def _operation(each: Operation) -> dict[str, Any]:
-    scope = " Not available to tokens of one tenant." if each.all_tenants else ""
+    limits = "a tenant, tasks or queues" if each.all_tenants else "tasks or queues" if each.all_tasks else ""
+    scope = f" Not available to tokens that are limited to {limits}." if limits else ""
+    roles = " or ".join(f"`{role}`" for role in ROLES if each.permission in PERMISSIONS[role])
     result: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.summary,
-        "description": f"Requires a token with the `{each.permission}` permission.{scope}",
+        "description": f"Requires the role {roles}.{scope}",
         "parameters": [*_path_parameters(each), *_query_parameters(each)],
         "responses": {
             str(each.status): {"description": "Success.", "content": _json_content(_answer_schema(each))},

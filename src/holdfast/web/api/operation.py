@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.control import Control
-from holdfast.control.tokens import Permission
+from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize
@@ -49,7 +49,13 @@ class ApiRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation of the API. `all_tenants`: not available to tokens of one tenant."""
+    """One operation of the API.
+
+    Not available to tokens that are limited to a tenant, tasks or queues (`all_tenants`), or to tasks or queues
+    (`all_tasks`).
+
+    A GET requires the permission to read, a POST to operate, unless `requires` says otherwise.
+    """
 
     method: Literal["GET", "POST"]
     path: str
@@ -62,17 +68,19 @@ class Operation:
     body: type[msgspec.Struct] | None = None
     status: int = 200
     all_tenants: bool = False
+    all_tasks: bool = False
+    requires: Permission | None = None
 
     @property
     def permission(self) -> Permission:
-        return "read" if self.method == "GET" else "operate"
+        return self.requires or ("read" if self.method == "GET" else "operate")
 
 
 def route(context: SiteContext, operation: Operation) -> Route:
     async def handle(request: Request) -> Response:
         try:
             principal = await asyncio.to_thread(context.authenticator.authenticate, request)
-            authorize(principal, operation.permission, all_tenants=operation.all_tenants)
+            authorize(principal, operation.permission, all_tenants=operation.all_tenants, all_tasks=operation.all_tasks)
             query, body = _query(request, operation), None
             if operation.method == "POST":
                 if principal.method == "cookie":  # the dashboard's own forms post to its pages, not to the API

@@ -82,7 +82,7 @@ class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def _open_gates(call: ApiRequest) -> dict[str, Any]:
-    return {"gates": call.control.gates.open(call.principal.tenant, page_size(call.query.limit))}
+    return {"gates": call.control.gates.open(call.principal.scope, page_size(call.query.limit))}
 
 
 def _graph_gates(call: ApiRequest) -> dict[str, Any]:
@@ -216,24 +216,25 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/complete", name="complete_gate",
         summary="Complete a gate with an output.", do=_complete_gate, body=GateCompletion, answer=CHANGED,
+        requires="approve",
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/fail", name="fail_gate", summary="Fail a gate.",
-        do=_fail_gate, body=GateRejection, answer=CHANGED,
+        do=_fail_gate, body=GateRejection, answer=CHANGED, requires="approve",
     ),
     Operation(
         method="GET", path="/events", name="list_events",
         summary="List events that runs wait for, the longest first, and events that were emitted, the newest first.",
-        do=_events, query=EventsQuery, answer=EventList,
+        do=_events, query=EventsQuery, answer=EventList, all_tasks=True,
     ),
     Operation(
         method="POST", path="/events", name="emit", summary="Emit an event; only the first of a name takes effect.",
-        do=_emit, body=EventRequest, answer=EmitResult,
+        do=_emit, body=EventRequest, answer=EmitResult, all_tasks=True,
     ),
     Operation(
         method="POST", path="/events/clear", name="clear_event",
         summary="Forget that an event was emitted, so that it can be emitted again. Runs that received it keep it.",
-        do=_clear_event, body=EventName, answer=CHANGED,
+        do=_clear_event, body=EventName, answer=CHANGED, all_tasks=True,
     ),
     Operation(
         method="GET", path="/queues", name="list_queues", summary="List queues with their backlog.",

@@ -20,6 +20,7 @@ from holdfast.errors import UnknownTask
 from holdfast.model.filters import RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo, RunState
+from holdfast.task.options import Declaration
 from holdfast.task.task import Task
 from holdfast.web.api.operation import ApiRequest, Operation
 from holdfast.web.responses import RequestError
@@ -190,7 +191,7 @@ def _list(call: ApiRequest) -> RunsPage:
     if own is not None and query.tenant not in (None, own):
         return RunsPage([], None, False)
     given: Any = {**msgspec.structs.asdict(query), "tenant": own or query.tenant, "limit": page_size(query.limit)}
-    page = call.control.runs.page(**given)
+    page = call.control.runs.page(**given, scope=call.principal.scope)
     return RunsPage(list(page), page.after, page.partial)
 
 
@@ -199,7 +200,10 @@ def _enqueue(call: ApiRequest) -> RunCreated:
     names = ("queue", "priority", "key", "unique", "tags", "delay", "timeout", "deadline")
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
     options["tenant"] = effective_tenant(call, body.tenant)
-    task = _task(call, body).options(**{name: value for name, value in options.items() if value is not None})
+    task = _task(call, body)
+    if not call.principal.can_administer:
+        _check_enqueue(call, body, task.declaration)
+    task = task.options(**{name: value for name, value in options.items() if value is not None})
     run = call.context.app.enqueue_many([task.request(*body.args, **body.kwargs)])[0]
     return RunCreated(run.id, run.task)
 
@@ -212,6 +216,28 @@ def _task(call: ApiRequest, body: EnqueueRequest) -> Task[..., Any]:
         return app.registry.get(body.task)
     except UnknownTask as error:
         raise UnknownTask(f"{error}; pass remote=true to enqueue a task that this server does not have") from None
+
+
+def _check_enqueue(call: ApiRequest, body: EnqueueRequest, task: Declaration) -> None:
+    """Raise a 403 unless the task, the queue and the priority are within the scope of the token.
+
+    A name that the scope of the token lists may be new. Otherwise the app must declare it: each new pair of queue and
+    task is one more for workers to claim from. A priority above that of the task needs permission, too, because it
+    delays the runs of others.
+    """
+    scope, queue = call.principal.scope, body.queue or task.queue
+    if not scope.covers_lane(queue, task.name):
+        raise RequestError(403, f"this token is limited to {call.principal.limits}", "scope")
+    if body.remote and scope.tasks is None:
+        detail = "this token may not enqueue tasks that this server does not have: create one with `--task NAME`"
+        raise RequestError(403, detail, "remote_task")
+    if queue != task.queue and scope.queues is None and not call.context.app.registry.has_queue(queue):
+        detail = f"this token may not create queue {queue[:100]!r}: declare it in the app, or create one with `--queue`"
+        raise RequestError(403, detail, "new_queue")
+    highest = task.priority if scope.max_priority is None else max(task.priority, scope.max_priority)
+    if body.priority is not None and body.priority > highest:
+        detail = f"the highest priority for this token and task is {highest}; create one with `--max-priority`"
+        raise RequestError(403, detail, "priority")
 
 
 def _details(call: ApiRequest) -> RunDetails:
@@ -261,7 +287,7 @@ def _steps(call: ApiRequest) -> StepsPage:
 
 
 def _why(call: ApiRequest) -> dict[str, list[Reason]]:
-    return {"reasons": call.control.whys.why(call.run().id, call.principal.tenant).reasons}
+    return {"reasons": call.control.whys.why(call.run().id, call.principal.scope).reasons}
 
 
 def _graph(call: ApiRequest) -> GraphPage:
@@ -272,7 +298,8 @@ def _graph(call: ApiRequest) -> GraphPage:
 
 def _bulk_filter(call: ApiRequest) -> RunFilter:
     given: Any = msgspec.structs.asdict(call.body.filter)
-    return RunFilter.of({**given, "tenant": effective_tenant(call, call.body.filter.tenant)})  # type: ignore[typeddict-item]
+    scope, tenant = call.principal.scope, effective_tenant(call, call.body.filter.tenant)
+    return RunFilter.of({**given, "tenant": tenant, "scope": scope})  # type: ignore[typeddict-item]
 
 
 def _bulk_preview(call: ApiRequest) -> BulkPreview:

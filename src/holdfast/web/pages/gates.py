@@ -22,7 +22,7 @@ NO_REASON = "no reason given"
 
 
 def _list(request: PageRequest) -> dict[str, Any]:
-    found = request.control.gates.open(request.principal.tenant, MAX_GATES + 1)
+    found = request.control.gates.open(request.principal.scope, MAX_GATES + 1)
     return {"gates": found[:MAX_GATES], "more": len(found) > MAX_GATES, "live": "/api/v1/live"}
 
 
@@ -101,4 +101,4 @@ PAGES = (
     PageSpec(path="/gates", template="gates.html", section="gates", do=_list),
     PageSpec(path="/gates/{id}", template="gate.html", section="gates", do=_show),
 )
-ACTIONS = (FormAction(path="/gates/{id}", do=_decide),)
+ACTIONS = (FormAction(path="/gates/{id}", do=_decide, requires="approve"),)

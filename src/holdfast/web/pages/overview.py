@@ -51,17 +51,17 @@ class QueueSummary:
 
 
 def _overview(request: PageRequest) -> dict[str, Any]:
-    control, tenant = request.control, request.principal.tenant
-    failed = control.runs.page(state="failed", tenant=tenant, limit=RECENT_FAILURES)
+    control, scope = request.control, request.principal.scope
+    failed = control.runs.page(state="failed", scope=scope, limit=RECENT_FAILURES)
     values: dict[str, Any] = {
         "groups": group_failures(failed)[:MAX_GROUPS],
         "has_more_failures": failed.after is not None,
-        "newest": control.runs.page(tenant=tenant, limit=NEWEST_RUNS),
-        "gates": control.gates.open(tenant, 100),
-        "all_tenants": tenant is None,
+        "newest": control.runs.page(scope=scope, limit=NEWEST_RUNS),
+        "gates": control.gates.open(scope, 100),
+        "all_tenants": not scope.is_limited,
         "live": "/api/v1/live",
     }
-    return values if tenant is not None else values | _all_tenants(control)
+    return values if scope.is_limited else values | _all_tenants(control)
 
 
 def _all_tenants(control: Control) -> dict[str, Any]:

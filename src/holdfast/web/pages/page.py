@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from holdfast.control import Control
 from holdfast.errors import ConfigError
+from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
@@ -56,13 +57,19 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSpec:
-    """A page. `do` returns the values for the template, or the address of another page."""
+    """A page. `do` returns the values for the template, or the address of another page.
+
+    Not available to tokens that are limited to a tenant, tasks or queues (`all_tenants`), or to tasks or queues
+    (`all_tasks`).
+    """
 
     path: str
     template: str
     section: str
     do: Callable[[PageRequest], dict[str, Any] | str]
     all_tenants: bool = False
+    all_tasks: bool = False
+    requires: Permission = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +83,13 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormAction:
-    """A form's target. `do` returns the address of the page to show next, or a page."""
+    """A form's target, available like a page. `do` returns the address of the page to show next, or a page."""
 
     path: str
     do: Callable[[PageRequest], str | PageContent]
     all_tenants: bool = False
+    all_tasks: bool = False
+    requires: Permission = "operate"
 
 
 def page_route(context: SiteContext, page: PageSpec) -> Route:
@@ -88,7 +97,7 @@ def page_route(context: SiteContext, page: PageSpec) -> Route:
         principal = None
         try:
             principal = await asyncio.to_thread(context.authenticator.authenticate, request)
-            authorize(principal, "read", all_tenants=page.all_tenants)
+            authorize(principal, page.requires, all_tenants=page.all_tenants, all_tasks=page.all_tasks)
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params)
             values = await asyncio.to_thread(page.do, page_request)
             if isinstance(values, str):
@@ -105,7 +114,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
         principal = None
         try:
             principal = await asyncio.to_thread(context.authenticator.authenticate, request)
-            authorize(principal, "operate", all_tenants=action.all_tenants)
+            authorize(principal, action.requires, all_tenants=action.all_tenants, all_tasks=action.all_tasks)
             form = await read_form(request)
             if not same_secret(form.get("csrf_token", ""), principal.csrf_token):
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")

@@ -19,14 +19,16 @@ from holdfast.web.pages import formats
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 SECTIONS = (
-    ("overview", "/", "Overview"),
-    ("runs", "/runs", "Runs"),
-    ("gates", "/gates", "Approvals"),
-    ("events", "/events", "Events"),
-    ("schedules", "/schedules", "Schedules"),
-    ("limits", "/limits", "Limits"),
-    ("workers", "/workers", "Workers"),
+    ("overview", "/", "Overview", "read"),
+    ("runs", "/runs", "Runs", "read"),
+    ("gates", "/gates", "Approvals", "read"),
+    ("events", "/events", "Events", "all_tasks"),
+    ("schedules", "/schedules", "Schedules", "all_tenants"),
+    ("limits", "/limits", "Limits", "all_tenants"),
+    ("workers", "/workers", "Workers", "all_tenants"),
+    ("tokens", "/tokens", "Tokens", "administer"),
 )
+"""The sections of the site, and what they need: a permission, or a scope without a limit."""
 NOTICES = {
     "cancelled": "Run cancelled.",
     "had-ended": "Nothing changed: the run had already finished.",
@@ -43,6 +45,8 @@ NOTICES = {
     "emitted-elsewhere": "Event emitted. Runs of other tenants, or without one, still wait for an event of this name.",
     "cleared": "Event cleared. It can be emitted again.",
     "not-emitted": "Nothing changed: the event hasn't been emitted.",
+    "token-revoked": "Token revoked. Its logins have ended.",
+    "token-was-revoked": "Nothing changed: the token had already been revoked.",
     "paused": "Paused.",
     "resumed": "Resumed.",
     "created": "Run created.",

@@ -8,14 +8,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.web.auth import COOKIE, LOGIN_DURATION_S, SiteContext, same_secret
-from holdfast.web.pages import events, gates, overview, resources, runs
+from holdfast.control.tokens import LOGIN_LIFETIME_S
+from holdfast.web.auth import COOKIE, SiteContext, same_secret
+from holdfast.web.pages import events, gates, overview, resources, runs, tokens
 from holdfast.web.pages.page import action_route, error_page, page_route, read_form
 from holdfast.web.pages.render import STATIC_FILES, render
 from holdfast.web.responses import RequestError, error_response
 
-PAGES = (*overview.PAGES, *gates.PAGES, *events.PAGES, *resources.PAGES, *runs.PAGES)
-ACTIONS = (*overview.ACTIONS, *gates.ACTIONS, *events.ACTIONS, *resources.ACTIONS, *runs.ACTIONS)
+PAGES = (*overview.PAGES, *gates.PAGES, *events.PAGES, *resources.PAGES, *runs.PAGES, *tokens.PAGES)
+ACTIONS = (*overview.ACTIONS, *gates.ACTIONS, *events.ACTIONS, *resources.ACTIONS, *runs.ACTIONS, *tokens.ACTIONS)
 
 
 def page_routes(context: SiteContext) -> list[BaseRoute]:
@@ -43,14 +44,15 @@ def _login_routes(context: SiteContext) -> list[Route]:
     async def log_in(request: Request) -> Response:
         try:
             form = await read_form(request)
-            cookie = await asyncio.to_thread(context.authenticator.login_cookie, form.get("token", "").strip())
+            token = form.get("token", "").strip()
+            cookie = await asyncio.to_thread(context.authenticator.log_in, token, request)
             next_page = _local_path(form.get("next", "/"))
             if cookie is None:
                 return render(request, None, "login.html", 401, next_page=next_page, invalid=True)
             root = request.scope.get("root_path", "")
             answer = RedirectResponse(root + next_page, 303)
             answer.set_cookie(
-                COOKIE, cookie, max_age=LOGIN_DURATION_S, path=root or "/", httponly=True, samesite="strict",
+                COOKIE, cookie, max_age=LOGIN_LIFETIME_S, path=root or "/", httponly=True, samesite="strict",
                 secure=_uses_tls(request),
             )  # fmt: skip
             return answer
@@ -64,6 +66,7 @@ def _login_routes(context: SiteContext) -> list[Route]:
             root = request.scope.get("root_path", "")
             answer = RedirectResponse(f"{root}/login", 303)
             if same_secret(form.get("csrf_token", ""), principal.csrf_token):
+                await asyncio.to_thread(context.authenticator.log_out, request)
                 answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
             return answer
         except Exception as error:

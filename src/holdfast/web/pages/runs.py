@@ -60,6 +60,7 @@ def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
     filters: dict[str, Any] = {name: given[name] or None for name in PLAIN_FILTERS}
     filters["state"] = given["state"] or None
     filters["tenant"] = request.principal.tenant or given["tenant"] or None
+    filters["scope"] = request.principal.scope
     filters |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
     for name in ("parent", "family"):
         if given[name]:
@@ -119,7 +120,7 @@ def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
     """Explain an unfinished run, without the CLI commands that the page has buttons for."""
     if info.state in FINAL_STATES:
         return {"reasons": [], "reasons_heading": ""}
-    found = request.control.whys.why(info.id, request.principal.tenant).reasons
+    found = request.control.whys.why(info.id, request.principal.scope).reasons
     texts = [reason.text.partition(": holdfast ")[0].replace("`", "") for reason in found]
     if all(text.startswith("waiting for ") for text in texts):
         return {"reasons": [text.removeprefix("waiting for ") for text in texts], "reasons_heading": "Waiting for"}
@@ -160,10 +161,10 @@ def _send(request: PageRequest) -> str:
 
 
 def _resend(request: PageRequest) -> str:
-    number, text = request.form.get("message", ""), request.form.get("payload", "")
+    run, number, text = request.run().id, request.form.get("message", ""), request.form.get("payload", "")
     if not number.isdecimal():
         raise ConfigError(f"the message must be a number, not {number[:40]!r}")
-    request.control.runs.resend(request.run().id, int(number), parse_json(text, "the payload"), by=request.principal.by)
+    request.control.runs.resend(run, int(number), parse_json(text, "the payload"), by=request.principal.by)
     return link(f"/runs/{request.id}", did="sent")
 
 
@@ -171,7 +172,7 @@ def _find(request: PageRequest) -> dict[str, Any] | str:
     """Redirect to the runs with the given key, or to the run whose id begins with the given text."""
     given = request.query.get("id", "").strip()
     if 0 < len(given) <= MAX_KEY_CHARS and given.isprintable():
-        with_key = request.control.runs.page(key=given, tenant=request.principal.tenant, limit=2)
+        with_key = request.control.runs.page(key=given, scope=request.principal.scope, limit=2)
         if with_key:
             return f"/runs/{with_key[0].id}" if len(with_key) == 1 else link("/runs", key=given)
     try:

@@ -7,6 +7,7 @@ const RECONNECT_DELAY_MS = 30000;
 const FOCUSED = "a, button, summary, [tabindex]";
 const source = document.body.dataset.live;
 let waiting = null;
+let loggedOut = false;
 
 function isEditing(part) {
   const at = document.activeElement;
@@ -66,6 +67,8 @@ function replace(part, fresh) {
 async function refresh() {
   waiting = null;
   const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  loggedOut = answer.status === 401;
+  if (loggedOut) note("Your login has ended. Reload the page to log in again.");
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of document.querySelectorAll("[data-part]")) {
@@ -93,7 +96,10 @@ function listen() {
   stream.addEventListener("over", () => { soon(); stream.close(); });
   stream.addEventListener("error", () => {
     note("Live updates interrupted; reconnecting…");
-    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, RECONNECT_DELAY_MS);  // rejected: the browser doesn't retry by itself
+    if (stream.readyState !== EventSource.CLOSED) return;
+    // Rejected: the browser doesn't retry by itself. Find out whether the login has ended.
+    soon();
+    setTimeout(() => { if (!loggedOut) listen(); }, RECONNECT_DELAY_MS);
   });
   stream.addEventListener("open", () => note(""));
 }
