@@ -36,15 +36,21 @@ class SimulatedThreadPool:
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
         self.lost = 0
+        self.unreturned = 0
         self.lock = threading.Lock()
 
     def run(self, call: Callable[[], None]) -> ThreadCall:
         context = contextvars.Context()
+        self.unreturned += 1
         handle = ThreadCall(self, call)
         self._worker.add_thread("thread", partial(context.run, handle))
         return handle
 
-    def close(self) -> None:
+    def shrink(self) -> bool:
+        """Report that no thread is left: the simulation has no idle threads."""
+        return False
+
+    def close(self, wait_s: float = 0.0) -> None:
         """Do nothing, because the threads end by themselves."""
 
 
