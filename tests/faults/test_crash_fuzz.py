@@ -44,7 +44,7 @@ RUNS = {
     "cutting": {"cutting": 1},
 }
 ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": []}
-ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20, "graphing": 12, "cutting": 10}
+ENOUGH = {"everything": 40, "plainly": 35, "undoing": 16, "undoing_plainly": 20, "graphing": 12, "cutting": 10}
 """Minimum number of kills; fewer would mean that commits are no longer counted."""
 PLACES = {
     "everything": {

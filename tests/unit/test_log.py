@@ -25,7 +25,7 @@ FILLED = {
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
-    "step": "charge", "renamed": {}, "threads": 40, "topic": "orders",
+    "step": "charge", "client": "127.0.0.1", "path": "/login", "token": "ci", "renamed": {}, "threads": 40, "topic": "orders",
     "queued": 1000, "at_once": 8, "dropped": 2, "reasons": ["no worker serves queue mail"],
 }  # fmt: skip
 

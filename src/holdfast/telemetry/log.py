@@ -110,11 +110,10 @@ def replay_drifted(
         _log_attempt(logging.WARNING, "step executed again under another name", run, task, attempt, fields, **span)
 
 
-def message_set_aside(run: str, attempt: int, topic: str, error: str) -> None:
+def message_set_aside(run: str, task: str, attempt: int, topic: str, error: str) -> None:
     """Report a message that doesn't have the expected type. The error names the mismatch, not the payload."""
-    about: dict[str, Any] = {"run": run, "attempt": attempt}
     event = "message set aside, it does not have the expected type"
-    _log(logging.WARNING, event, about, **about, topic=topic, error=error)
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"topic": topic, "error": error})
 
 
 def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int, **span: str) -> None:

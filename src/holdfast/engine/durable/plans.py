@@ -42,6 +42,7 @@ from holdfast.store.run_tree import format_spawn_key
 from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.scope import current_scope
+from holdfast.task.task import Task
 from holdfast.telemetry import log
 
 Plan: TypeAlias = Coroutine[Any, Any, Any]
@@ -51,6 +52,9 @@ Read: TypeAlias = Callable[[], Any]
 
 class PlanExecutor(Protocol):
     """What plans await."""
+
+    @property
+    def task(self) -> Task[..., Any]: ...
 
     def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Awaitable[Any]:
         """Wait until it is a recorded outcome's turn; return what `read` returns."""
@@ -303,7 +307,7 @@ class OperationPlans:
                     raise unexpected_payload(what, error) from error
                 reason = str(error)
             await executor.write(commands.SetAsideCommand(self.run_token, key, reason))
-            log.message_set_aside(self.claim.id, self.claim.attempt, topic, reason)
+            log.message_set_aside(self.claim.id, executor.task.name, self.claim.attempt, topic, reason)
 
     def _payload(self, result: WaitResult, what: str) -> str:
         """Return the payload of an event or message as JSON text; raise WaitTimeout if the wait timed out."""

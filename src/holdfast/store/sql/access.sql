@@ -61,7 +61,7 @@ union
 select id from (select id from {schema}logins where expires_at < {now} order by expires_at limit 500) expired
 
 -- name: delete_logins
--- End logins.
+-- Delete logins, so that their sessions end at once.
 delete from {schema}logins where id {among(:rows, id text)} returning id
 
 -- name: count_logins
