@@ -52,7 +52,10 @@ QUANTITY = re.compile(
 )
 UNIT = re.compile(r"_(?:S|MS|US|NS|SECONDS|MINUTES|HOURS|DAYS|BYTES|KB|MB|GB|FACTOR|RATIO|SHARE|COUNT|ROWS|TICKS)$")
 
-NOUNS = "(?:runs|jobs|workers|attempts|steps|tasks|sessions|events|messages|schedules|nodes|queues|times)"
+NOUNS = (
+    "(?:runs|jobs|workers|attempts|steps|tasks|sessions|events|messages|schedules|nodes|queues|times|children|checkpoints|"
+    "permits|starts|fields|crashes|points|gates|waits|slots|threads|processes|requests|files|items|entries)"
+)
 PLURAL_AFTER_NUMBER = re.compile(rf"^ {NOUNS}\b")
 PLURAL_IN_TEXT = re.compile(rf"\w\(e?s\)|\b1 {NOUNS}\b|%[ds] {NOUNS}\b")
 PLURAL_IN_TEMPLATE = re.compile(rf"(?<!\| capitalize )\}}\}} {NOUNS}\b|\w\(e?s\)")

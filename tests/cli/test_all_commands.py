@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli.commands import holdfast
+from tests.support.terminal import open_terminal
 
 pytestmark = pytest.mark.no_tables
 
@@ -351,7 +351,7 @@ def test_ctrl_c_ends_it_quietly(shell, empty):
 
 def on_a_terminal(shell, *words, **environment):
     """What a command writes to a terminal of 150 columns."""
-    master, slave = pty.openpty()
+    master, slave = open_terminal()
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *words], cwd=shell.folder, stdout=slave, stderr=slave, stdin=slave,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "150", **environment},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from holdfast.cli.commands import holdfast
 from holdfast.cli.options import DURATION
 from holdfast.cli.output import TableColumn, escape_control, fit
 from holdfast.database.migrate import migrations, newest_version
+from tests.support.terminal import open_terminal
 
 pytestmark = pytest.mark.no_tables
 
@@ -135,7 +135,7 @@ def test_prune_refuses_when_nobody_can_be_asked(shell, busy):
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 5), ("y\n", 3)])
 def test_prune_asks_at_a_terminal(shell, busy, answer, left):
-    master, slave = pty.openpty()
+    master, slave = open_terminal()
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", "prune", "--older-than", "0", "--url", busy.url],
         cwd=shell.folder, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

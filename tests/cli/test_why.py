@@ -38,7 +38,7 @@ def test_why_says_which_limit_is_full_and_who_holds_it(shell, limited):
     lines = shell("why", limited.parked, "--url", limited.url).stdout.splitlines()
     assert lines[0] == f"{limited.parked}  ready  work"
     assert lines[1].startswith("  limit customer for ")
-    assert lines[1].endswith(f"is full: 1 of 1 permits are held by {limited.at_work}")
+    assert lines[1].endswith(f"is full: its only permit is held by {limited.at_work}")
     assert "\x1b" not in "".join(lines)
 
 

@@ -149,7 +149,7 @@ def test_full_limit_names_its_holders(control, harness):
     (first, second), _ = limited(harness)
     reason = why(control, second)
     assert reason.code == "limit"
-    assert reason.text == f'limit one for "acme" is full: 1 of 1 permits are held by {first}'
+    assert reason.text == f'limit one for "acme" is full: its only permit is held by {first}'
     holders = [{"run": first, "task": "task", "worker": "w"}]
     assert reason.data == {"limit": "one", "key": "acme", "holders": holders}
     assert control.runs.details(control.runs.find(second)).full_limit == 'one for "acme"'
@@ -173,7 +173,7 @@ def test_a_full_rate(control, harness):
     harness.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
     _, second = harness.add(limits=app_limits), harness.add(limits=app_limits)
     harness.store.claims.claim_limited("w", [harness.lane()], 8)
-    assert why(control, second).text == "limit slow is full: 1 of 1 starts used in the last 2 s"
+    assert why(control, second).text == "limit slow is full: 1 of 1 start used in the last 2 s"
 
 
 def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, harness):

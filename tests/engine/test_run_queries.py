@@ -122,6 +122,8 @@ async def test_every_blocking_verb_is_rejected_on_a_running_loop_and_names_its_a
         "aenqueue": lambda: work.enqueue(1),
         "aenqueue_many": lambda: app.enqueue_many([work.request(1)]),
         "aget_run": lambda: app.get_run(run.id),
+        "async for chunk in run.astream": run.stream,
+        "aemit": lambda: app.emit("event"),
         "aruns": app.runs,
         "aclose": app.close,
         "arun": lambda: app.worker().run(),

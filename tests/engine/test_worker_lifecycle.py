@@ -32,6 +32,18 @@ def test_drain_returns_at_once_when_there_is_nothing_to_do(app, add):
     assert app.store.sessions.list_live() == []
 
 
+def test_a_worker_without_tasks_warns(database_url, caplog):
+    with Holdfast(database_url) as empty:
+        empty.worker().drain()
+    (warning,) = [record for record in caplog.records if "worker has no tasks" in record.message]
+    assert (warning.levelname, "Holdfast(include=[" in warning.message) == ("WARNING", True)
+
+
+def test_a_worker_with_tasks_does_not_warn(app, add, caplog):
+    app.worker().drain()
+    assert "worker has no tasks" not in caplog.text
+
+
 def test_drain_executes_runs_that_runs_enqueue(app, ledger):
     @app.task(name="tree")
     def tree(depth: int) -> None:

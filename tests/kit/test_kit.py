@@ -79,7 +79,7 @@ def test_a_drain_reports_the_ready_runs_that_it_leaves(kit, limited, caplog):
     assert (drained, type(drained + 1), [each.run for each in drained.left]) == (1, int, left)
     reasons = [each.reason for each in drained.left]
     assert reasons == [
-        "limit mail is full: 1 of 1 starts used in the last 60 s",
+        "limit mail is full: 1 of 1 start used in the last 60 s",
         "queue paused is paused: holdfast resume paused",
         "no task of this name in the app: import its module, or fake it",
     ]

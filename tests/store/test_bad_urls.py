@@ -27,7 +27,9 @@ def opening(url, schema="holdfast"):
     ("url", "telling"),
     [
         ("mysql://u:hunter2@h/db", "unsupported database URL (mysql:)"),
-        ("postgresql+psycopg://u:hunter2@h/db", "unsupported database URL (postgresql+psycopg:)"),
+        ("postgresql+pg8000://u:hunter2@h/db", "unsupported database URL (postgresql+pg8000:)"),
+        ("postgresql+psycopg:u:hunter2@h/db", "unsupported database URL (postgresql+psycopg:)"),
+        ("postgresql+asyncpg://u:hunter2@h:port/db", "port in postgresql://u@h:port/db must be a number"),
         ("jobs.db", "unsupported database URL ('jobs.db'); use sqlite:///jobs.db"),
         ("host=localhost password=hunter2 dbname=x", "may contain a password"),
         ("", "must be a string such as sqlite:///jobs.db"),
@@ -155,3 +157,11 @@ def test_a_postgresql_url_without_its_slashes_is_refused_without_showing_its_pas
 def test_an_escaped_part_that_is_not_utf_8_is_refused():
     with pytest.raises(ConfigError, match="isn't UTF-8"):
         open_database("postgresql://host/%A0", "holdfast")
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "psycopg_async", "asyncpg"])
+def test_a_url_of_sqlalchemy_works(postgres_url, driver):
+    store = Store(open_database(postgres_url.replace("postgresql:", f"postgresql+{driver}:"), "holdfast"))
+    assert store.lanes.ids([("q", "t")])["q", "t"] > 0
+    assert store.database.display_url.startswith("postgresql:")
+    store.close()

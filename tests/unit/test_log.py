@@ -25,12 +25,12 @@ FILLED = {
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
-    "step": "charge", "client": "127.0.0.1", "path": "/login", "token": "ci", "renamed": {}, "threads": 40, "topic": "orders",
-    "queued": 1000, "at_once": 8, "dropped": 2, "reasons": ["no worker serves queue mail"],
+    "client": "10.0.0.7", "path": "/a", "renamed": {}, "threads": 40, "token": "ops", "topic": "news",
+    "step": "charge", "queued": 1000, "at_once": 8, "dropped": 2, "reasons": ["no worker serves queue mail"],
 }  # fmt: skip
 
 LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}
-ABOUT_RUNS = {name for name, fn in LINES.items() if "run" in inspect.signature(fn).parameters}
+ABOUT_RUNS = {name for name, fn in LINES.items() if {"run", "task"} <= set(inspect.signature(fn).parameters)}
 
 
 def arguments(fn):
@@ -148,6 +148,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"NO_COLOR": "1"}, False),
         (Terminal(), {"TERM": "dumb"}, False),
         (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (io.StringIO(), {"FORCE_COLOR": "1", "TERM": "dumb"}, True),
         (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )

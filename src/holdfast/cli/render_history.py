@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
 from holdfast.control.history_text import describe_entry, entry_label
 from holdfast.model.history import Entry
+from holdfast.model.names import counted
 from holdfast.model.previews import arguments_line
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "timeout": lambda _: "timed out",
     "withdrawn": lambda _: "cancelled by code",
     "spawn": _nothing,
-    "map": lambda value: f"{_count(value):,} children",
+    "map": lambda value: counted(_count(value), "child", "children"),
     "join": _joined,
     "joined": lambda _: "reused",
     "emit": lambda first: "" if first else "already emitted",

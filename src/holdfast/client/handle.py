@@ -144,7 +144,7 @@ class Run(Generic[R_co]):
         Args:
             after: Skip the chunks up to this sequence number, to resume a stream.
         """
-        reject_in_event_loop("stream")
+        reject_in_event_loop("stream", "use `async for chunk in run.astream(…)`")
         return self._client.results.stream(self.id, after)
 
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:

@@ -315,10 +315,13 @@ def _awaited(wait: WaitInfo) -> Reason:
 def _limit_text(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
     if counter is not None and counter.concurrency is not None and counter.used >= counter.concurrency:
         runs = ", ".join(holder["run"] for holder in holders)
-        return f"is full: {counter.used} of {counter.concurrency} permits are held by {runs or 'other runs'}"
+        held_by = runs or "other runs"
+        if counter.used == counter.concurrency == 1:
+            return f"is full: its only permit is held by {held_by}"
+        return f"is full: {counter.used} of {counted(counter.concurrency, 'permit')} are held by {held_by}"
     if counter is not None and counter.rate is not None and counter.started >= counter.rate.starts:
         seconds = counter.rate.period / MICROS_PER_SECOND
-        return f"is full: {counter.started} of {counter.rate.starts} starts used in the last {seconds:g} s"
+        return f"is full: {counter.started} of {counted(counter.rate.starts, 'start')} used in the last {seconds:g} s"
     return "was full and has room again; the run will be released soon"
 
 

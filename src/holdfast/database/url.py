@@ -11,9 +11,15 @@ from holdfast.errors import ConfigError
 
 URL_EXAMPLES = "sqlite:///jobs.db (relative), sqlite:////var/lib/jobs.db (absolute) or postgresql://user@host/database"
 
+_SQLALCHEMY_DRIVER = re.compile(r"^(postgres(?:ql)?)\+(?:psycopg|psycopg2|psycopg_async|asyncpg)(?=://)", re.IGNORECASE)
 _SQLITE_EXAMPLES = "use sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
 _SECRET = re.compile(r"(?<=[?&])(ssl)?password=[^&]*&?", re.IGNORECASE)
 _ENCODE = "percent-encode such characters: @ as %40, / as %2F, : as %3A, % as %25"
+
+
+def without_driver(url: str) -> str:
+    """Return the URL without the driver that SQLAlchemy's URLs may name: `postgresql+psycopg://…`."""
+    return _SQLALCHEMY_DRIVER.sub(r"\1", url)
 
 
 def redact_password(url: str) -> str:
@@ -61,6 +67,7 @@ def open_database(url: str, schema: str) -> Database:
             f"the database URL must be a string such as {URL_EXAMPLES}, not {type(url).__name__} {str(url)[:40]!r}"
         )
     check_schema(schema)  # also for SQLite, which has none: a script shouldn't fail only once it uses PostgreSQL
+    url = without_driver(url)
     scheme = url.split(":", 1)[0].lower() if ":" in url else ""
     if scheme == "sqlite":
         from holdfast.database.sqlite import SqliteDatabase

@@ -28,6 +28,7 @@ import msgspec
 from holdfast.engine.attempt import Attempt, WorkerState, blocked_error
 from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.names import counted
 from holdfast.telemetry import log
 from holdfast.telemetry.log_format import current_attempt
 
@@ -180,7 +181,7 @@ class StallHandler:
         if lag > REPORT_STALL_S:
             problem = f"event loop blocked by {_label(blocker)}"
         elif lost > threads * LOST_THREADS_SHARE:
-            problem = f"{lost} of {threads} threads lost to code that did not stop"
+            problem = f"{lost} of {counted(threads, 'thread')} lost to code that did not stop"
             if self.status.problem is None:
                 log.threads_lost(lost, threads)
                 self._on_unhealthy(problem)

@@ -70,6 +70,8 @@ class Startup:
             session.id, components.store.database.display_url, len(self._registry), components.settings.concurrency,
             components.runner.threads,
         )  # fmt: skip
+        if len(self._registry) == 0:
+            log.worker_without_tasks(session.id)
         token = current_worker.set(components.state.session_id)
         if components.telemetry is not None:
             components.telemetry.start()

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
-from holdfast.model.names import check_name, quoted
+from holdfast.model.names import check_name, counted, quoted
 
 MAX_EXPRESSION_CHARS = 500
 MIN_INTERVAL_MICROS = 1 * MICROS_PER_SECOND
@@ -240,7 +240,7 @@ def _problem(text: str, message: str) -> str:
     fields = text.split()
     if len(fields) not in (5, 6):
         return (
-            f"has {len(fields)} fields: use five (minute, hour, day of the month, month, day of the week),"
+            f"has {counted(len(fields), 'field')}: use five (minute, hour, day of the month, month, day of the week),"
             " or six starting with seconds"
         )
     name = message.removeprefix("Bad ")

@@ -154,6 +154,11 @@ def worker_started(session: str, database: str, tasks: int, concurrency: int, th
     )  # fmt: skip
 
 
+def worker_without_tasks(session: str) -> None:
+    hint = "it executes no run; import the modules that declare tasks, or name them in Holdfast(include=[...])"
+    _log(logging.WARNING, "worker has no tasks", {"session": session}, session=session, hint=hint)
+
+
 def startup_waiting_for_database(error: object, tries: int, pause: float) -> None:
     _log(logging.WARNING, "worker is waiting for its database", error=error, attempts=tries, retry_in=f"{pause:.1f}s")
 

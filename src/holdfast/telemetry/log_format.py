@@ -135,7 +135,7 @@ def console_log_settings() -> dict[str, Any] | None:
 
 
 def use_color(stream: TextIO) -> bool:
-    """Return whether to color: on a terminal unless $NO_COLOR is set, or if $FORCE_COLOR is."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """Return whether to color: if $FORCE_COLOR is set, or on a terminal that isn't dumb; never if $NO_COLOR is set."""
+    if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or (os.environ.get("TERM") != "dumb" and stream.isatty())

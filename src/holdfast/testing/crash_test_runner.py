@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from holdfast.model.names import counted
 from holdfast.testing.crash_injection import MARK, CrashInjector, active_injectors
 
 TITLE = "crash_at_every_step"
@@ -51,7 +52,8 @@ class CrashTestRunner:
                 return _explained(repeated, crashes, passed)
             if crashes.where is not None:
                 passed.append(crashes)
-        message = f"{len(passed)} crashes, at {len(points)} points where a worker wrote"
+        crashes_text = counted(len(passed), "crash", "crashes")
+        message = f"{crashes_text}, at {counted(len(points), 'point')} where a worker wrote"
         _main(reports).sections.append((TITLE, message))
         return reports
 

@@ -72,7 +72,7 @@ def demo(postgres: str | None, jobs: int, keep: bool) -> int:
       holdfast demo --postgres postgresql://localhost/shop
       holdfast demo --keep
     """
-    if postgres is not None and not postgres.startswith(("postgresql:", "postgres:")):
+    if postgres is not None and not postgres.startswith(("postgresql", "postgres:")):
         raise click.BadParameter("use postgresql://user@host/database.", param_hint="'--postgres'")
     interrupt = Interrupt()
     schema = f"holdfast_demo_{secrets.token_hex(4)}"
