@@ -36,6 +36,7 @@ from holdfast.database.faults import AccessDenied, unwrap_driver_error
 from holdfast.database.file_guard import FileGuard, processes_on_deleted_files
 from holdfast.database.file_watch import FileWatch, open_watch
 from holdfast.database.fork_safety import never_close, register_fork_hooks
+from holdfast.database.planted_files import refuse_planted_files
 from holdfast.database.sqlite_connection import (
     MAX_TRANSACTION_S,
     UNAVAILABLE_ERRORS,
@@ -267,6 +268,7 @@ class SqliteDatabase(Database):
         return found
 
     def _make_file(self, guard: FileGuard) -> None:
+        refuse_planted_files(self._path)
         try:
             guard.make_file()
         except FileNotFoundError:

@@ -246,10 +246,10 @@ class SqliteWriteQueue:
                 return
             self.close()
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             owner = Path(self._database).stat()
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_CREAT, 0o600)
             with suppress(OSError):
                 os.fchmod(self._fd, owner.st_mode & 0o666)
                 os.fchown(self._fd, owner.st_uid, owner.st_gid)
