@@ -88,7 +88,7 @@ def test_data_left_in_the_pipe_of_an_idle_process_affects_no_other_run(app, task
 
 @pytest.mark.parametrize("in_another_group", [False, True])
 def test_a_hung_process_is_killed_and_its_run_retried_without_a_zombie(app, mark, go, children, in_another_group):
-    hang_once = app.task(run_in="process", timeout=0.5, retry=Retry(max_attempts=2, delay=0))(tasks.hang_once)
+    hang_once = app.task(run_in="process", timeout=2, retry=Retry(max_attempts=2, delay=0))(tasks.hang_once)
     with app.worker(concurrency=1):
         run = hang_once.enqueue(mark, str(go), in_another_group)
         assert run.result(timeout=60) == "done"

@@ -18,7 +18,7 @@ import pytest
 from holdfast import Retry, RunFailed
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.processes import pool
-from holdfast.engine.processes.framing import write_frame
+from holdfast.engine.processes.framing import BEGUN, END, write_frame
 from holdfast.errors import ConfigError, TaskError
 from holdfast.store import Claim
 from tests.processes import tasks
@@ -252,17 +252,17 @@ def test_an_answer_sent_right_before_death_counts(monkeypatch):
     monkeypatch.setattr(pool, "POLL_INTERVAL_S", 0)
     child = object.__new__(pool.TaskProcess)
     child._answers, said = os.pipe()
-    child._tag = b""
+    child._tag, child._max_answer_bytes = b"", 1000
 
     class Dying:
         def poll(self):
-            write_frame(said, b"begun")
+            write_frame(said, BEGUN, b"data")
             return -6
 
     child._process = Dying()
-    assert child._answer() == b"begun"
+    assert child._answer(BEGUN) == b"data"
     child._process = SimpleNamespace(poll=lambda: -6)
-    assert child._answer() is None
+    assert child._answer(BEGUN) is None
     os.close(said)
     os.close(child._answers)
 
@@ -271,10 +271,10 @@ def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     """Something that it started holds its end of the pipe."""
     child = object.__new__(pool.TaskProcess)
     child._answers, said = os.pipe()
-    child._tag = b""
+    child._tag, child._max_answer_bytes = b"", 1000
     child._process = SimpleNamespace(poll=lambda: -9)
-    os.write(said, (1000).to_bytes(4) + b"half")
-    assert child._answer() is None
+    os.write(said, END + (1000).to_bytes(4) + b"half")
+    assert child._answer(END) is None
     os.close(said)
     os.close(child._answers)
 
@@ -295,7 +295,7 @@ def test_a_process_killed_while_it_answers_is_not_reused(app):
 
         def finish(self):
             told.wait(30)
-            return {"kind": "done", "state": "done"}
+            return pool.Answer("done", "done", "null")
 
         def kill(self):
             told.set()
@@ -330,7 +330,7 @@ def test_a_process_that_gets_no_pipes_leaves_none_open(monkeypatch):
 
     monkeypatch.setattr(os, "pipe", one_pipe)
     with pytest.raises(OSError, match="Too many"):
-        pool.TaskProcess()
+        pool.TaskProcess(1000)
     for end in made:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(end)

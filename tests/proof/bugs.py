@@ -136,9 +136,9 @@ def _resume_without_bound(policy: ScanPolicy, head_scan_s: float, *, crowded: bo
     return _resume_s(replace(policy, max_head_interval_s=math.inf), head_scan_s, crowded=crowded)
 
 
-def _accept_any_reply(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None:
-    header = framing._read(file, len(tag) + 4, more)
-    return None if header is None else framing._read(file, int.from_bytes(header[len(tag) :]), more)
+def _accept_any_reply(file: int, kind: bytes, max_bytes: int, tag: bytes, more: Callable[[bool], bool]) -> bytes | None:
+    header = framing._read(file, len(tag) + len(kind) + 4, more, started=False)
+    return None if header is None else framing._read(file, int.from_bytes(header[-4:]), more, started=True)
 
 
 ALIVE = "lease_until > {clock}"

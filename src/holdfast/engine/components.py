@@ -90,8 +90,9 @@ class WorkerComponents:
         self.timer_thread = TimerThread()
         self.monitor = LoopMonitor()
         self.runner = runner = Runner(
-            settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks
-        )
+            settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks,
+            store.payloads.limit,
+        )  # fmt: skip
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
         )

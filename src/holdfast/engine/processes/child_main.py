@@ -27,9 +27,10 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.processes.framing import answer_tag, read_frame, write_frame
-from holdfast.engine.processes.pool import OUT_OF_MEMORY_EXIT_CODE
+from holdfast.engine.processes.framing import BEGUN, END, REQUEST, answer_tag, read_frame, write_frame
+from holdfast.engine.processes.pool import MAX_REQUEST_BYTES, OUT_OF_MEMORY_EXIT_CODE, Answer
 from holdfast.errors import PayloadError, TaskError
+from holdfast.model.codec import allow_payload_bytes
 from holdfast.model.retry import Retry
 from holdfast.store import AttemptEnd, Claim
 from holdfast.task.options import Declaration
@@ -51,12 +52,12 @@ def main(requests_file: int, answers_file: int) -> None:
     threading.Thread(target=_receive, args=(requests_file, requests), daemon=True).start()
     while True:
         request = requests.get()
-        write_frame(answers_file, b"begun", answer_tag(request["nonce"], os.getpid()))
+        write_frame(answers_file, BEGUN, b"", answer_tag(request["nonce"], os.getpid()))
         end = _run(request)
         if os.getpid() != SERVING_PID:  # forked outside the task, while its module was imported
             os._exit(1)
-        answer = {name: getattr(end, name) for name in ("kind", "state", "result", "error", "delay", "failed")}
-        write_frame(answers_file, msgspec.json.encode(answer), answer_tag(request["nonce"], os.getpid()))
+        answer = {name: getattr(end, name) for name in Answer.__struct_fields__}
+        write_frame(answers_file, END, msgspec.json.encode(answer), answer_tag(request["nonce"], os.getpid()))
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # a full disk, a closed pipe: not the task's fault
                 stream.flush()
@@ -90,7 +91,7 @@ def _close_pipes_in_copies(*files: int) -> None:
 
 
 def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    while (frame := read_frame(file)) is not None:
+    while (frame := read_frame(file, REQUEST, MAX_REQUEST_BYTES)) is not None:
         requests.put(msgspec.json.decode(frame))
     os.killpg(0, signal.SIGKILL)  # the worker is gone: end this process and everything that it started
 
@@ -98,6 +99,7 @@ def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
 def _run(request: dict[str, Any]) -> AttemptEnd:
     """Execute one attempt. The process exits if it runs out of memory, because it can't recover from that."""
     _limit_memory(request["memory"])
+    allow_payload_bytes(request["max_payload"])
     sys.argv = request["argv"]  # a script that is run again to find its task may read them
     try:
         return _attempt(request)

@@ -1,8 +1,9 @@
 """The pool of processes for tasks with `run_in="process"`: spawned, never forked, reused, and controlled by pipes.
 
 A process gets the import path of a task and its arguments as JSON, and answers with the end of the attempt. A process
-that has to stop is killed; one that dies affects no other. Answers carry a nonce of the call and the process id;
-anything else in the pipe counts as a crash of the process. `child_main.py` is the other side.
+that has to stop is killed; one that dies affects no other. Answers carry a nonce of the call and the process id, a type
+and a bounded length. User code can write to the pipe too: anything else in it, and a message that isn't complete within
+a few seconds, counts as a crash of the process. `child_main.py` is the other side.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.processes.framing import ForeignFrame, answer_tag, read_frame, write_frame
+from holdfast.engine.processes.framing import BEGUN, END, REQUEST, BadFrame, answer_tag, encode_frame, read_frame
 from holdfast.errors import ErrorInfo
+from holdfast.model.clock import MAX_DURATION_MICROS
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.store import AttemptEnd
 from holdfast.telemetry.log_format import console_log_settings
 
@@ -31,6 +35,31 @@ OUT_OF_MEMORY_EXIT_CODE = 37
 """The exit code of a process that hit its memory limit."""
 MAX_STARTS = 3
 POLL_INTERVAL_S = 0.5
+BEGIN_TIMEOUT_S = 60.0
+"""How long a process may take to start, or to accept an attempt: leftover code of an earlier one may block it."""
+STALL_TIMEOUT_S = 10.0
+"""How long the rest of a message may take that has begun. The other side sends it at once."""
+MAX_ERROR_BYTES = 256 * 1024
+MAX_REQUEST_BYTES = 2**32 - 1
+"""Requests come from the worker."""
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """How an attempt ended in its process. User code may have written it, so its types are checked."""
+
+    kind: Literal["done", "failed", "retrying"]
+    state: Literal["done", "failed", "scheduled"]
+    result: str | None = None
+    error: str | None = None
+    delay: Annotated[int, msgspec.Meta(ge=0, le=MAX_DURATION_MICROS)] | None = None
+    failed: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+
+    def __post_init__(self) -> None:
+        expected = "scheduled" if self.kind == "retrying" else self.kind
+        if self.state != expected or (self.kind == "done") != (self.result is not None):
+            raise ValueError("its parts contradict each other")
+        if self.kind == "retrying" and self.delay is None:
+            raise ValueError("a retry without a delay")
 
 
 class ProcessDied(Exception):
@@ -40,7 +69,8 @@ class ProcessDied(Exception):
 class TaskProcess:
     """One process of the pool. Used by one thread at a time; `kill` may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_answer_bytes: int) -> None:
+        self._max_answer_bytes = max_answer_bytes
         pipe_ends: list[int] = []
         try:
             pipe_ends += os.pipe()
@@ -58,6 +88,7 @@ class TaskProcess:
             raise
         os.close(requests)
         os.close(answers)
+        os.set_blocking(self._requests, False)
         self._closed = False
         self._tag = b""
         self._lock = threading.Lock()
@@ -74,46 +105,67 @@ class TaskProcess:
     def send(self, request: dict[str, Any]) -> bool:
         """Send an attempt. Return False if the process is dead or can't be trusted, through no fault of this attempt.
 
-        A foreign frame before `begun` is left over from an earlier attempt. User code may have started meanwhile; the
+        A bad frame before `BEGUN` is left over from an earlier attempt. User code may have started meanwhile; the
         caller kills this process before it uses another one.
         """
         nonce = secrets.token_hex(8)
         self._tag = answer_tag(nonce, self._process.pid)
+        deadline = time.monotonic() + BEGIN_TIMEOUT_S
         try:
-            write_frame(self._requests, msgspec.json.encode({**request, "nonce": nonce}))
-            return self._answer() == b"begun"
-        except (OSError, ForeignFrame):
+            self._write(encode_frame(REQUEST, msgspec.json.encode({**request, "nonce": nonce})), deadline)
+            return self._answer(BEGUN, deadline) is not None
+        except (OSError, BadFrame):
             return False
 
-    def finish(self) -> dict[str, Any]:
-        """Wait for the end of the attempt. Raises ProcessDied if the process ended first."""
-        try:
-            answer = self._answer()
-        except ForeignFrame:
-            self.close()
-            raise ProcessDied("a process other than the task's own wrote to its result pipe") from None
-        except OSError:
-            answer = None
-        if answer is None:
-            self.close()
-            raise ProcessDied(_cause_of_death(self._process.returncode))
-        end: dict[str, Any] = msgspec.json.decode(answer)
-        return end
+    def _write(self, data: bytes, deadline: float) -> None:
+        """Write to a process that may not read: leftover code of an earlier attempt may keep it from doing so."""
+        rest = memoryview(data)
+        waiting = select.poll()
+        waiting.register(self._requests, select.POLLOUT)
+        while rest:
+            if waiting.poll(POLL_INTERVAL_S * 1000):
+                with suppress(BlockingIOError):
+                    rest = rest[os.write(self._requests, rest) :]
+            elif time.monotonic() > deadline or self._process.poll() is not None:
+                raise BrokenPipeError("the process doesn't read")
 
-    def _answer(self) -> bytes | None:
+    def finish(self) -> Answer:
+        """Wait for the end of the attempt. Raises ProcessDied if the process ended first or sent something else."""
+        try:
+            answer = self._answer(END)
+            if answer is not None:
+                return _decode_answer(answer)
+        except BadFrame as error:
+            self.close()
+            raise ProcessDied(str(error)) from None
+        except msgspec.MsgspecError as error:
+            self.close()
+            raise ProcessDied(f"its process sent a malformed result: {error}") from None
+        except OSError:
+            pass
+        self.close()
+        raise ProcessDied(_cause_of_death(self._process.returncode))
+
+    def _answer(self, kind: bytes, deadline: float | None = None) -> bytes | None:
         """Return the next message, or None if the process is gone and has sent nothing more.
 
         Programs that the process started may keep its pipe open; they are not waited for.
         """
         waiting = self._poll()
 
-        def more() -> bool:
+        def more(started: bool) -> bool:
+            stalled_at = time.monotonic() + STALL_TIMEOUT_S
             while not waiting.poll(POLL_INTERVAL_S * 1000):
                 if self._process.poll() is not None:
                     return bool(waiting.poll(0))
+                now = time.monotonic()
+                if started and now > stalled_at:
+                    raise BadFrame("its process wrote an incomplete message to its result pipe")
+                if deadline is not None and now > deadline:
+                    raise BadFrame("its process didn't begin")
             return True
 
-        return read_frame(self._answers, more, self._tag)
+        return read_frame(self._answers, kind, self._max_answer_bytes, self._tag, more)
 
     def _poll(self) -> select.poll:
         waiting = select.poll()
@@ -142,10 +194,14 @@ class ProcessPool:
     """Reuses processes. Each attempt has one to itself for as long as it runs."""
 
     def __init__(
-        self, around_calls: Sequence[Callable[[], None]] = (), after_calls: Sequence[Callable[[], None]] = ()
+        self,
+        around_calls: Sequence[Callable[[], None]] = (),
+        after_calls: Sequence[Callable[[], None]] = (),
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._around_calls = around_calls
         self._after_calls = after_calls
+        self._max_payload_bytes = max_payload_bytes
         self._idle: list[TaskProcess] = []
         self._all: set[TaskProcess] = set()
         self._lock = threading.Lock()
@@ -155,7 +211,7 @@ class ProcessPool:
         process = self._start(attempt)
         if process is None:
             return attempt.failed(RuntimeError("no process could be started for the task"))
-        answer: dict[str, Any] | None = None
+        answer: Answer | None = None
         try:
             answer = process.finish()
         except ProcessDied as error:
@@ -165,7 +221,7 @@ class ProcessPool:
             # A process that is still busy, or was just killed, must never serve another attempt.
             self._put_back(process, dead=answer is None or attempt.stop_reason is not None)
         claim = attempt.claim
-        return AttemptEnd(claim.id, claim.seq, claim.fence, **answer)
+        return AttemptEnd(claim.id, claim.seq, claim.fence, **msgspec.structs.asdict(answer))
 
     def _start(self, attempt: Attempt) -> TaskProcess | None:
         """Return a process that has started the attempt. The run isn't charged for processes that died while idle."""
@@ -181,6 +237,7 @@ class ProcessPool:
                         **_request(attempt),
                         "around_calls": list(map(_import_path, self._around_calls)),
                         "after_calls": list(map(_import_path, self._after_calls)),
+                        "max_payload": self._max_payload_bytes,
                     }
                 )
             finally:
@@ -201,7 +258,8 @@ class ProcessPool:
                     return process
                 self._all.discard(process)
                 process.close()
-        process = TaskProcess()
+        # The result is JSON text in JSON, where every character may be escaped; errors are short.
+        process = TaskProcess(2 * self._max_payload_bytes + MAX_ERROR_BYTES)
         with self._lock:
             self._all.add(process)
         return process
@@ -221,6 +279,9 @@ class ProcessPool:
             processes, self._all, self._idle = self._all, set(), []
         for process in processes:
             process.close()
+
+
+_decode_answer = msgspec.json.Decoder(Answer).decode
 
 
 def _import_path(function: Callable[[], None]) -> tuple[str, str]:
