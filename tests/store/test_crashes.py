@@ -208,7 +208,7 @@ def test_a_run_beside_its_own_leftover_code_died_alone_and_an_unreadable_report_
 def test_a_renewal_reports_the_workers_health(harness):
     harness.session("w")
     assert harness.store.sessions.renew("w", 60 * SECOND, '{"lost_threads":3}')
-    assert harness.store.sessions.list_all()[0][-1] == '{"lost_threads":3}'
+    assert harness.store.sessions.list_all()[0].status == '{"lost_threads":3}'
 
 
 def isolated(harness, count, **more):

@@ -206,6 +206,7 @@ def _show_details(details: RunDetails) -> None:
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
             ("tags", ", ".join(info.tags) or None),
+            ("corrupt", ", ".join(info.corrupt) or None),
             ("unique", details.unique),
             ("arguments", _arguments(details) if details.kind == "task" else None),
             ("options", _json(details.options) if details.options and details.kind == "task" else None),
@@ -264,6 +265,7 @@ def _held(details: RunDetails) -> str | None:
     if details.full_limit is not None:
         return f"limit {details.full_limit} is full"
     reasons = {"quiescing": "a worker hasn't released it yet", "isolated": "isolated: its worker processes died"}
+    reasons["corrupt"] = "quarantined: its row was corrupt"
     return None if details.held is None else reasons.get(details.held, details.held)
 
 

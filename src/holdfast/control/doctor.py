@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.control import health_checks
 from holdfast.control.health_checks import Finding
+from holdfast.control.schedules import ScheduleControl
 from holdfast.control.tasks import TaskControl
 from holdfast.control.workers import WorkerControl
 from holdfast.database.migrate import newest_version
@@ -21,6 +22,9 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
 from holdfast.task.registry import Registry
+
+MAX_QUARANTINED = 1000
+"""How many quarantined runs are counted."""
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -49,7 +53,7 @@ class Doctor:
         checks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
         if not tables:
             checks |= self._server_checks if self._store.health.on_postgres else self._file_checks
-            checks |= {"workers and runs": self._work, "unknown tasks": self._lanes}
+            checks |= {"workers and runs": self._work, "unknown tasks": self._lanes, "corrupt rows": self._rows}
         self._registry.load()
         if self._registry.names():
             checks["settings"] = lambda: health_checks.check_tasks(TaskControl(self._registry).list())
@@ -103,6 +107,13 @@ class Doctor:
         for counted in self._store.counts.unfinished().values():
             runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
         yield from health_checks.check_missing_lanes(runs)
+
+    def _rows(self) -> Iterator[Finding]:
+        quarantine = self._store.quarantine
+        yield from health_checks.check_rows(
+            quarantine.list_all(MAX_QUARANTINED), quarantine.find_corrupt(), MAX_QUARANTINED
+        )
+        yield from health_checks.check_schedules(ScheduleControl(self._store).unreadable())
 
     def _ready(self) -> dict[tuple[str, str], int]:
         """Count ready runs by queue and task, up to a bound."""

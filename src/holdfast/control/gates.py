@@ -17,6 +17,7 @@ from holdfast.model.codec import display_value
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
+from holdfast.store.graph_progress import read_plan
 from holdfast.store.graphs import checked_output
 from holdfast.store.run_queries import DependencyRow, GateRow
 from holdfast.store.run_reader import RunReader
@@ -132,16 +133,16 @@ class GateControl:
         rows = [row for row in found if scope.covers_lane(GRAPH_QUEUE, row[3])][:limit]
         return [
             OpenGate(
-                id=UUID(str(id)),
-                name=node,
-                graph=UUID(str(graph)),
-                task=task,
-                tenant=of,
-                created_at=to_datetime(created_at),
-                until=to_datetime_or_none(deadline),
-                schema=msgspec.json.decode(plan).get("schema"),
+                id=UUID(row.id),
+                name=row.node,
+                graph=UUID(row.graph),
+                task=row.task,
+                tenant=row.tenant,
+                created_at=to_datetime(row.created_at),
+                until=to_datetime_or_none(row.deadline),
+                schema=read_plan(row.plan).get("schema"),
             )
-            for id, node, graph, task, of, created_at, deadline, plan in rows
+            for row in rows
         ]
 
     def read(self, id: UUID) -> GateDetails:
@@ -193,10 +194,11 @@ class GateControl:
 
 def gate_info(row: GateRow) -> GateInfo:
     """Turn a row into a `GateInfo`."""
-    plan = msgspec.json.decode(row.plan)
+    plan = read_plan(row.plan)
     opened = max(row.created_at, row.retried_at or 0, row.released_at or 0)
     is_open = row.state == "waiting"
-    early = plan["early"]["state"] if row.state == "blocked" and "early" in plan else None
+    stored = plan.get("early")
+    early = stored.get("state") if row.state == "blocked" and isinstance(stored, dict) else None
     deciding = ("concluded_early",) if early is not None else _DECISIONS.get(row.state, ())
     is_decided = row.decision in deciding
     return GateInfo(
@@ -206,7 +208,7 @@ def gate_info(row: GateRow) -> GateInfo:
         state=row.state,
         since=to_datetime(opened) if is_open else None,
         until=to_datetime_or_none(row.deadline) if is_open else None,
-        on_timeout=plan["on_timeout"],
+        on_timeout=plan.get("on_timeout", "fail"),
         early=early,
         schema=plan.get("schema"),
         decided_by=_decided_by(row.decision_data) if is_decided else None,

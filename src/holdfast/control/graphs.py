@@ -19,6 +19,7 @@ from holdfast.model.names import check_name
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
+from holdfast.store.graph_progress import read_plan
 from holdfast.store.graphs import gate_completed, gate_failed
 from holdfast.store.run_queries import NodeRow
 from holdfast.store.run_reader import RunReader
@@ -158,7 +159,7 @@ def _needs(rows: Sequence[NodeRow], edges: Iterable[tuple[str, str]]) -> dict[st
 def _node(
     row: NodeRow, layer: int, needs: list[str], unfinished: set[str], counts: dict[str, int], graph: GraphInfo | None
 ) -> NodeInfo:
-    rule = None if row.plan is None else msgspec.json.decode(row.plan).get("rule")
+    rule = None if row.plan is None else read_plan(row.plan).get("rule")
     modes = dependency_modes(rule)
     default = "done" if rule is None else "condition"  # an output with a default
     return NodeInfo(

@@ -321,6 +321,46 @@ def check_missing_lanes(runs: Mapping[int, int]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def check_rows(quarantined: Sequence[str], corrupt: Mapping[str, Sequence[str]], limit: int) -> Iterator[Finding]:
+    """Report runs that workers quarantined, and unfinished runs whose rows are corrupt, with the columns."""
+    if quarantined:
+        number = f"{limit} or more runs" if len(quarantined) >= limit else counted(len(quarantined), "run")
+        yield Finding(
+            "quarantined", "wrong",
+            f"workers quarantined {number} because their rows are corrupt: {_shown(quarantined)}",
+            "another program, or a failing disk or memory, changed the table; these runs failed, all others continue",
+            "find out what wrote to the tables; `holdfast show` has what was stored; retry the runs, or prune them",
+            {"runs": list(quarantined[:MAX_NAMES]), "number": len(quarantined)},
+        )  # fmt: skip
+    if corrupt:
+        columns = sorted({column for columns in corrupt.values() for column in columns})
+        yield Finding(
+            "corrupt_rows", "wrong",
+            f"the rows of {counted(len(corrupt), 'unfinished run')} are corrupt ({', '.join(columns)}):"
+            f" {_shown(list(corrupt))}",
+            "another program, or a failing disk or memory, changed the table; workers quarantine runs that they can't"
+            " handle, the others may stay as they are",
+            "find out what wrote to the tables, then cancel these runs or restore their rows from a backup",
+            {"runs": list(corrupt)[:MAX_NAMES], "number": len(corrupt), "columns": columns},
+        )  # fmt: skip
+
+
+def _shown(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:MAX_NAMES]) + (", …" if len(ids) > MAX_NAMES else "")
+
+
+def check_schedules(unreadable: Mapping[str, str]) -> Iterator[Finding]:
+    """Report schedules whose rows can't be read, with the reason."""
+    for name, reason in sorted(unreadable.items()):
+        yield Finding(
+            "unreadable_schedule", "wrong", f"schedule {name} can't be read here: {reason}",
+            "a newer release wrote it, or another program changed the table; it creates no runs in workers of this"
+            " release",
+            "upgrade holdfast, or start a worker whose code declares the schedule, which stores it again",
+            {"schedule": name},
+        )  # fmt: skip
+
+
 def check_tasks(tasks: Sequence[TaskInfo]) -> Iterator[Finding]:
     """Find contradictory task settings."""
     for task in tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -28,7 +28,7 @@ from holdfast.control.steps import (
     steps_of,
     waits_of,
 )
-from holdfast.errors import ConfigError, RunNotFound, UnknownTask
+from holdfast.errors import ConfigError, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value, encode
 from holdfast.model.failure import cancellation_json
@@ -36,7 +36,7 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
-from holdfast.model.previews import displayed_arguments
+from holdfast.model.previews import UNREADABLE
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
 from holdfast.store.run_queries import RunRow
@@ -147,19 +147,23 @@ class RunControl:
         if more is None:
             raise RunNotFound.of(id)
         children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
-        options = {} if more.options is None else decode(more.options, dict[str, Any])
+        info = self._reader.info_of(row) if row.kind is None else self._reader.info(id)
+        corrupt = [*info.corrupt, *more.corrupt]
+        args = _read("args", more.args, display_value, corrupt, UNREADABLE)
+        unique = _read("unique_name", more.unique_name, lambda text: decode(text, tuple[Any, Any, str])[-1], corrupt)
+        options = _read("options", more.options, lambda text: decode(text, dict[str, Any]), corrupt) or {}
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
-        args = displayed_arguments(more.args)
+        shown = info.args if row.kind else args
         history = self._reader.history_of(row)
         steps = self._steps(row, history)
         return RunDetails(
-            info=replace(self._reader.info_of(row), args=args) if row.kind is None else self._reader.info(id),
+            info=replace(info, args=shown, corrupt=tuple(dict.fromkeys(corrupt))),
             args=args,
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
-            unique=None if more.unique_name is None else decode(more.unique_name)[-1],
+            unique=unique,
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),
             expires_at=to_datetime_or_none(more.expires_at),
@@ -183,7 +187,8 @@ class RunControl:
         if row.kind == "graph":
             found["graph"] = self._graphs.read(id)
         if row.node is not None and row.parent is not None:
-            found["node_of"] = self._reader.row(UUID(row.parent)).task
+            with suppress(RunNotFound, ValueError):  # the row is corrupt
+                found["node_of"] = self._reader.row(UUID(row.parent)).task
             found["needs"] = dict(self._store.queries.dependencies(row.parent, str(id)))
         if row.kind == "gate" and row.parent is not None:
             gates = self._graphs.gates(UUID(row.parent))
@@ -293,6 +298,17 @@ class RunControl:
         if self._registry is None:
             return encode(payload, f"the message on topic {topic!r}")
         return self._registry.encode_message(self._reader.row(id).task, topic, payload)
+
+
+def _read(
+    name: str, text: str | None, read: Callable[[str], Any], corrupt: list[str], instead: str | None = None
+) -> Any:
+    """Decode a column. If that fails, add its name to `corrupt` and return `instead`."""
+    try:
+        return None if text is None else read(text)
+    except PayloadError:
+        corrupt.append(name)
+        return instead
 
 
 def _trace_id(context: Any) -> str | None:

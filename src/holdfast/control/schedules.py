@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ConfigError, ErrorInfo
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.clock import MICROS_PER_SECOND, is_datetime, to_datetime, to_datetime_or_none
 from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name, quoted
 from holdfast.policy.schedule_timing import Timing
@@ -93,14 +93,25 @@ class ScheduleControl:
         self._check([name])
         row = next(row for row in self._store.schedules.list_all() if row.name == name)
         runs = [
-            LastRun(UUID(str(run)), to_datetime(slot), state, bool(asked))
-            for slot, asked, run, state in self._store.schedules.last_slots(name)
+            LastRun(id, to_datetime(it.slot), it.state, bool(it.asked))
+            for it in self._store.schedules.last_slots(name)
+            if (id := _run_id(it.run)) is not None
         ]
         polls = [
             PollInfo(to_datetime(it.at), it.found, it.made, _error(it.error), it.took / MICROS_PER_SECOND)
             for it in self._store.triggers.last_polls(name)
         ]
         return ScheduleDetails(_info(row), _next_slots(row), runs, polls)
+
+    def unreadable(self) -> dict[str, str]:
+        """Return the schedules and triggers whose declarations or next times this release can't read, and why."""
+        found = {}
+        for row in self._store.schedules.list_all():
+            if _timing(row) is None or _unreadable_rules(row):
+                found[row.name] = "its timing or its rules are corrupt or unknown"
+            elif row.next_at is not None and not is_datetime(row.next_at):
+                found[row.name] = "the time of its next slot is corrupt"
+        return found
 
     def pause(self, names: Iterable[str]) -> set[str]:
         """Pause these, and return those that weren't paused. Their unfinished runs continue."""
@@ -137,8 +148,8 @@ class ScheduleControl:
 def _info(row: ScheduleRow) -> ScheduleInfo:
     timing, rules = _timing(row), _rules(row)
     run = None
-    if row.last_run is not None and row.last_slot is not None:
-        run = LastRun(UUID(row.last_run), to_datetime(row.last_slot), row.last_state)
+    if row.last_slot is not None and (id := _run_id(row.last_run)) is not None:
+        run = LastRun(id, to_datetime(row.last_slot), row.last_state)
     poll = None
     if row.polled_at is not None:
         poll = PollInfo(to_datetime(row.polled_at), row.found or 0, row.made or 0, _error(row.poll_error))
@@ -160,6 +171,14 @@ def _info(row: ScheduleRow) -> ScheduleInfo:
         last_run=run,
         last_poll=poll,
     )
+
+
+def _run_id(text: str | None) -> UUID | None:
+    """Return the id of a slot's run; None if the row is corrupt."""
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        return None
 
 
 def _state(row: ScheduleRow) -> str:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value, encode
 from holdfast.model.failure import error_from_json
 from holdfast.model.history import Entry
@@ -218,7 +218,7 @@ def _step(row: StepRow, undone_at: int | None, tries: list[Entry], unpack: Calla
         kind=row.kind,
         key=row.key,
         at=to_datetime(row.at),
-        took=None if row.took is None else row.took / MICROS_PER_SECOND,
+        took=row.took / MICROS_PER_SECOND if row.took is not None and 0 <= row.took <= MAX_DURATION_MICROS else None,
         value=None if failed else _value(row.kind, row.value),
         error=error_from_json(row.value or "") if failed else None,
         undo=row.undo == 1,

@@ -8,9 +8,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from holdfast.database import Row
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.store import Store
+from holdfast.store.sessions import SessionRow
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -57,19 +57,27 @@ class WorkerControl:
         return [_info(row) for row in self._store.sessions.list_all()]
 
 
-def _info(row: Row) -> WorkerInfo:
-    session, name, started_at, left, idle, info, runs, status = row
-    report = _decode(_StartReport, info)
-    health = _decode(_HeartbeatReport, status)
+def _info(row: SessionRow) -> WorkerInfo:
+    left = row.lease_left
+    report = _decode(_StartReport, row.info)
+    health = _decode(_HeartbeatReport, row.status)
     return WorkerInfo(
-        session=session,
-        name=name,
-        state="dead" if left <= 0 else "unhealthy" if health.problem else "idle" if idle and not runs else "working",
+        session=row.session,
+        name=row.name,
+        state=(
+            "dead"
+            if left <= 0
+            else "unhealthy"
+            if health.problem
+            else "idle"
+            if row.idle and not row.runs
+            else "working"
+        ),
         lease_left=left / MICROS_PER_SECOND,
-        started_at=to_datetime(started_at),
+        started_at=to_datetime(row.started_at),
         queues=report.queues,
         concurrency=report.concurrency,
-        runs=runs,
+        runs=row.runs,
         tasks=report.tasks,
         problem=health.problem,
         loop_lag=health.loop_lag,

@@ -9,6 +9,7 @@
 | `{clock}` | current time, for lease checks after a lock was acquired |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as a table `each` with typed columns |
 | `{each_text(x)}` | a JSON array of strings as a table `each` with the column `value` |
+| `{raw(x)}` | a column as stored; on SQLite, text and blobs in hexadecimal, marked by \\1t and \\1b |
 | `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
 | `{listed_args(r)}` | arguments of run `r` and their size in bytes: all if short, their start, or null if very long |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
@@ -28,6 +29,7 @@
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
 | `{storage(runs, fillfactor = 50)}` | schema: storage parameters, where the database has them |
+| `{check(runs, name, condition)}` | schema: a constraint for new and changed rows, where the database can add one |
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ MAX_LISTED_ARGS_BYTES = 2000
 MAX_CUT_ARGS_BYTES = 32 * 1024
 """Of longer arguments, lists read only the size: SQLite would read all of them to cut them."""
 CUT_ARGS_CHARS = 200
+MAX_TURN = 2**62
+"""Turns beyond are corrupt; they don't count, so that no other turn overflows."""
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _CALL = re.compile(r"(?<![\w.])([a-z_][a-z0-9_]*)\(")
@@ -109,10 +113,13 @@ class Dialect(ABC):
             when {run}.turn <= 0 then {{turn_at({time})}} + 1
             when {run}.fence = 0 then {run}.turn
             else {TURN_STEP} + (
-                select coalesce(max(turns.own), min(case when turns.head > 0 then turns.head end), 0) from (
+                select coalesce(
+                    max(turns.own), min(case when turns.head between 1 and {MAX_TURN} then turns.head end), 0
+                ) from (
                     select (
                         select max(x.turn) from {{schema}}runs x where x.lane = l.id
                         and coalesce(x.tenant, '') = coalesce({run}.tenant, '') and x.state = 'ready' and x.turn > 0
+                        and x.turn <= {MAX_TURN}
                     ) as own, (
                         select x.turn from {{schema}}runs x where x.lane = l.id and x.state = 'ready' and x.held is null
                         order by x.priority desc, x.turn, x.seq limit 1
@@ -208,6 +215,10 @@ class PostgresDialect(Dialect):
         return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
 
     @staticmethod
+    def _raw(argument: str) -> str:
+        return argument
+
+    @staticmethod
     def _error_text(argument: str) -> str:
         """Parse the stored error once, because a traceback makes it long."""
         stored = f"(select cast({argument} as jsonb) as e offset 0) as stored"
@@ -236,6 +247,12 @@ class PostgresDialect(Dialect):
     def _storage(argument: str) -> str:
         table, settings = argument.split(",", 1)
         return f"alter table {{schema}}{table} set ({settings})"
+
+    @staticmethod
+    def _check(argument: str) -> str:
+        table, name, condition = argument.split(",", 2)
+        name = f"holdfast_{table}_{name.strip()}"
+        return f"alter table {{schema}}{table} add constraint {name} check ({condition.strip()}) not valid"
 
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
@@ -276,6 +293,11 @@ class SqliteDialect(Dialect):
         return f"json_each(case when json_valid({argument}) then {argument} end) as each"
 
     @staticmethod
+    def _raw(argument: str) -> str:
+        kinds = (f"when '{kind}' then char(1) || '{kind[0]}' || hex({argument})" for kind in ("text", "blob"))
+        return f"case typeof({argument}) {' '.join(kinds)} else {argument} end"
+
+    @staticmethod
     def _error_text(argument: str) -> str:
         stored = f"case when json_valid({argument}) then {argument} end"
         parts = (f"coalesce(({stored}) ->> '{part}', '')" for part in ("code", "type", "message"))
@@ -299,6 +321,10 @@ class SqliteDialect(Dialect):
 
     @staticmethod
     def _storage(argument: str) -> str:  # noqa: ARG004 - SQLite updates rows in place
+        return ""
+
+    @staticmethod
+    def _check(argument: str) -> str:  # noqa: ARG004 - SQLite can't add a constraint to a table
         return ""
 
     @staticmethod

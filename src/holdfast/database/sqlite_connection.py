@@ -33,6 +33,9 @@ PRAGMAS = (
     "wal_autocheckpoint = 4000",  # pages; rewritten pages are copied to the file less often (bench: jobs)
 )  # fmt: skip
 
+MAX_ROWID = 2**62
+"""No table gets near. SQLite refuses new rows once one has the highest possible number."""
+
 UNAVAILABLE_ERRORS = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 _BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
 
@@ -44,7 +47,7 @@ def translate_error(error: apsw.Error, what: str) -> StoreError:
     """Translate a driver error. This is the only place that decides which errors are transient."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
-    if isinstance(error, _BAD_VALUE):
+    if isinstance(error, _BAD_VALUE) or (isinstance(error, apsw.SQLError) and "JSON" in str(error)):
         return DataFault(f"{what}: {error}")
     if isinstance(error, UNAVAILABLE_ERRORS):
         kind = AccessDenied if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
@@ -99,6 +102,7 @@ class SqliteConnection(DatabaseConnection):
     _queue: SqliteWriteQueue | None = None
     _next_check = 0.0
     _next_write_check = 0.0
+    _renumbers = False
 
     def __init__(
         self,
@@ -159,6 +163,11 @@ class SqliteConnection(DatabaseConnection):
 
         After a wait in the queue that timed out, the error isn't a Conflict: callers retry conflicts.
         """
+        if isinstance(error, apsw.FullError):
+            with suppress(apsw.Error):
+                self._renumbers = bool(self._exhausted_tables())
+            if self._renumbers:
+                return Conflict(f"{what}: a corrupt row has the highest possible number; its table is renumbered")
         if self._queue is None or not isinstance(error, apsw.BusyError):
             return translate_error(error, what)
         holder = self._queue.holder()
@@ -166,6 +175,27 @@ class SqliteConnection(DatabaseConnection):
         waited = BUSY_TIMEOUT_S + self._queue.last_wait_s
         kind = StoreUnavailable if self._queue.is_overdue else Conflict
         return kind(f"{what}: another process is writing and didn't finish in {waited:.1f} s: {whose} ({error})")
+
+    def _exhausted_tables(self) -> list[str]:
+        """Return the tables that can't number new rows because a corrupt row has a number near the maximum."""
+        tables: Any = self._apsw.execute(
+            "select name, seq from sqlite_sequence where name glob 'holdfast_*'"
+        ).fetchall()
+        found = []
+        for table, last in tables:
+            highest: Any = self._apsw.execute(f"select coalesce(max(rowid), 0) from {table}").fetchall()[0][0]
+            if max(last, highest) >= MAX_ROWID:
+                found.append(str(table))
+        return found
+
+    def _renumber(self) -> None:
+        """Give rows with numbers near the maximum the next ones behind the others, in the current transaction."""
+        self._renumbers = False
+        for table in self._exhausted_tables():
+            last = f"(select coalesce(max(rowid), 0) from {table} where rowid < {MAX_ROWID})"
+            for (rowid,) in self._apsw.execute(f"select rowid from {table} where rowid >= {MAX_ROWID}").fetchall():
+                self._apsw.execute(f"update {table} set rowid = {last} + 1 where rowid = ?", (rowid,))
+            self._apsw.execute(f"update sqlite_sequence set seq = {last} where name = ?", (table,))
 
     def _end_write(self) -> None:
         if self._queue is not None:
@@ -177,6 +207,9 @@ class SqliteConnection(DatabaseConnection):
             return self._execute(statement, values)
         try:
             self._begin_write()
+            if self._renumbers:
+                with self._apsw:
+                    self._renumber()
             rows = self._execute(statement, values)
             self._wrote()
             return rows
@@ -208,6 +241,10 @@ class SqliteConnection(DatabaseConnection):
             if statement.counted:
                 return [(self._apsw.changes(),)]
             return _unpack(rows[0][0]) if statement.packed else rows
+        except UnicodeDecodeError as error:
+            if statement.writes:
+                raise DataFault(f"{self._what} ({statement.name}): a stored text isn't UTF-8") from error
+            return self._read_invalid_text(statement, values)
         except apsw.Error as error:
             if isinstance(error, apsw.InterruptError) and self._is_over_time():
                 raise StoreUnavailable(
@@ -216,6 +253,29 @@ class SqliteConnection(DatabaseConnection):
             raise self._write_error(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
+
+    def _read_invalid_text(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        """Repeat a read whose text isn't UTF-8, as another program may have stored it, and replace the invalid bytes.
+
+        apsw decodes text strictly, so the text of every column is read as bytes.
+        """
+        columns = _count_columns(self._apsw, statement.sql, values)
+        names = [f"c{number}" for number in range(columns)]
+        parts = (
+            f"typeof({name}), case typeof({name}) when 'text' then cast({name} as blob) else {name} end"
+            for name in names
+        )
+        sql = f"with found ({', '.join(names)}) as ({statement.sql}) select {', '.join(parts)} from found"
+        with _translate_errors(f"{self._what} ({statement.name})"):
+            found: list[Row] = self._apsw.execute(sql, values).fetchall()
+        rows: list[Row] = [
+            tuple(
+                value.decode(errors="replace") if kind == "text" else value
+                for kind, value in zip(row[::2], row[1::2], strict=True)
+            )
+            for row in found
+        ]
+        return _unpack(rows[0][0]) if statement.packed else rows
 
     def _is_over_time(self) -> bool:
         since = self.busy_since
@@ -231,6 +291,8 @@ class SqliteConnection(DatabaseConnection):
         try:
             self._begin_write()
             self._apsw.execute("BEGIN IMMEDIATE")
+            if self._renumbers:
+                self._renumber()
         except apsw.Error as error:
             self._end_write()
             raise self._write_error(error, self._what) from error
@@ -368,6 +430,21 @@ class SqliteConnection(DatabaseConnection):
     def abort(self) -> None:
         with suppress(apsw.Error):
             self._apsw.interrupt()
+
+
+def _count_columns(connection: apsw.Connection, sql: str, values: Mapping[str, Any]) -> int:
+    """Return the number of columns of a query, without running it."""
+    found: list[int] = []
+
+    def describe(cursor: apsw.Cursor, sql: str, values: Any) -> bool:  # noqa: ARG001 - apsw gives them
+        found.append(len(cursor.get_description()))
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = describe
+    with suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, values)
+    return found[0]
 
 
 def transaction_expired(what: str) -> Expired:

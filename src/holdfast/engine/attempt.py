@@ -72,6 +72,8 @@ class Attempt(msgspec.Struct, eq=False):
     task: Task[..., Any]
     session: str
     loaded_history: LoadedHistory | None = None
+    corrupt_history: PayloadError | None = None
+    """Why the recorded history can't be loaded; the run fails without being started."""
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None

@@ -28,6 +28,7 @@ from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, Tim
 from holdfast.engine.write_queue import PendingEnd, WriteQueue
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
@@ -108,6 +109,7 @@ class Runner:
         timer_thread: TimerThread,
         monitor: LoopMonitor,
         hooks: Hooks,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self.concurrency = concurrency
         self.threads = min(threads, concurrency)
@@ -127,7 +129,7 @@ class Runner:
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
         self._lock = threading.Lock()
         self._threads = ThreadPool(hooks.around_calls, hooks.at_thread_end)
-        self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end)
+        self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end, max_payload_bytes)
         self._shrinks_threads = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -500,4 +502,6 @@ def _end_before_start(attempt: Attempt) -> AttemptEnd | None:
         return attempt.deadline_exceeded()
     if attempt.claim.limits is not None and not can_read_limits(attempt.claim.limits):
         return attempt.invalid_arguments(PayloadError("the run's stored limits are corrupt; enqueue it again"))
+    if attempt.corrupt_history is not None:
+        return attempt.invalid_arguments(attempt.corrupt_history)
     return None

@@ -24,6 +24,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _MIN_DATETIME = datetime(1, 1, 2, tzinfo=UTC)
 _MAX_DATETIME = datetime(9999, 12, 30, tzinfo=UTC)
 """One day inside the range of datetime, so that conversion to any time zone succeeds."""
+MIN_STORED_MICROS = (_MIN_DATETIME - _EPOCH) // _MICROSECOND
+MAX_STORED_MICROS = (_MAX_DATETIME - _EPOCH) // _MICROSECOND
 
 
 def database_clock() -> int | None:
@@ -64,6 +66,11 @@ def to_datetime(micros: int) -> datetime:
         return min(max(_EPOCH + timedelta(microseconds=micros), _MIN_DATETIME), _MAX_DATETIME)
     except OverflowError:
         return _MAX_DATETIME if micros > 0 else _MIN_DATETIME
+
+
+def is_datetime(micros: int) -> bool:
+    """Return whether a stored time is in the range that datetime can represent, unlike many in corrupt rows."""
+    return MIN_STORED_MICROS <= micros <= MAX_STORED_MICROS
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:

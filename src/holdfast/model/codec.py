@@ -27,6 +27,7 @@ _max_bytes = MAX_PAYLOAD_BYTES
 
 DIGEST_VERSION = "1:"
 ENCODED_PLACEHOLDER = "(encoded; this app doesn't have the codec)"
+NOT_UNPACKED = "the stored payload is corrupt, or larger than refuse_above allows: it can't be decompressed"
 CODEC_MISSING = "the payload was written with a codec or key that this app doesn't have: use the same Holdfast(codec=…)"
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -140,13 +141,19 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
         return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         if text[:1] in ("~", b"~"):
-            raise PayloadError(CODEC_MISSING) from error
+            raise PayloadError(CODEC_MISSING if is_encoded(text) else NOT_UNPACKED) from error
         raise PayloadError(f"the stored JSON can't be decoded as {_kind_name(kind)}: {error}") from error
+
+
+def is_encoded(text: str | bytes) -> bool:
+    """Return whether a payload was transformed by a codec that this app doesn't have, or with another key."""
+    start = text[:4] if isinstance(text, str) else text[:4].decode(errors="replace")
+    return start[:1] == "~" and "c" in start.partition(":")[0]
 
 
 def display_value(text: str) -> Any:
     """Decode a stored JSON text for display: mask its secrets, and replace encoded text by a placeholder."""
-    if text[:1] == "~":
+    if is_encoded(text):
         return ENCODED_PLACEHOLDER
     value = decode(text)
     return mask_secrets(value) if f'"{SECRET_KEY}"' in text else value

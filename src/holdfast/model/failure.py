@@ -63,6 +63,14 @@ def error_from_json(text: str) -> ErrorInfo:
         return ErrorInfo("error", "unknown", truncate_end(str(text), MAX_MESSAGE_BYTES))
 
 
+def is_error_json(text: str) -> bool:
+    """Return whether a text is an error as `error_to_json` writes it."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return False
+
+
 def truncate_end(text: str, limit: int) -> str:
     """Return the start of a text, cleaned, in at most `limit` bytes of UTF-8."""
     if len(text) <= limit and len((clean := _clean(text)).encode()) <= limit:

@@ -12,6 +12,8 @@ KINDS: dict[str, str] = {
     "started": "a worker started an attempt",
     "done": "the run finished with a result",
     "failed": "the run failed permanently; data has the error",
+    "quarantined": "the run's row was corrupt: values that workers can't handle were replaced, and the run fails; data"
+    " has what was stored",
     "retrying": "an attempt failed and will be retried; data has the error",
     "timed_out": "an attempt timed out and will be retried, or a gate timed out; data has the error",
     "crashed": "the attempt's process died or lost its lease with no other run in it; the crash is charged to the run",

@@ -109,7 +109,7 @@ class Payloads:
             data = base64.b64decode(rest, validate=True)
             for letter in reversed(applied):
                 if letter == "z":
-                    data = zlib.decompress(data)
+                    data = _decompress(data, self.limit)
                 elif letter == "c" and self._codec is not None:
                     data = self._codec.decode(data)
                 else:
@@ -117,6 +117,15 @@ class Payloads:
             return data.decode()
         except Exception:  # truncated text, or an error of the app's codec, such as a wrong key
             return text
+
+
+def _decompress(data: bytes, limit: int) -> bytes:
+    """Decompress up to `limit` bytes, so that a small stored text can't fill the memory."""
+    stream = zlib.decompressobj()
+    found = stream.decompress(data, limit + 1)
+    if len(found) > limit or not stream.eof:
+        raise ValueError("larger than the limit, or truncated")
+    return found
 
 
 def _size(name: str, value: Any) -> int:

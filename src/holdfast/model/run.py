@@ -50,6 +50,7 @@ class RunInfo(Generic[R_co]):
     `result` is None until the state is `done`. `key` is the idempotency key. `args` are the arguments as plain JSON
     values with secrets masked; in lists, long ones are a string with the start of their JSON. `due_at` is when a
     scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
+    `corrupt` names columns of the run's row that another program or a failure has damaged; their values are left out.
     """
 
     id: UUID
@@ -73,6 +74,7 @@ class RunInfo(Generic[R_co]):
     key: str | None = None
     args: Any = None
     due_at: datetime | None = None
+    corrupt: Sequence[str] = ()
 
     @property
     def final(self) -> bool:

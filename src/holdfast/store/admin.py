@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store.module import StoreModule, json_rows
+from holdfast.store.module import StoreModule, json_rows, time_left
+from holdfast.store.typed_rows import RowReader
 
 # Queues
 
@@ -33,6 +34,10 @@ class QueueStateCount(NamedTuple):
     now: int
 
 
+_QUEUE_ROWS = RowReader(QueueStatus)
+_QUEUE_COUNT_ROWS = RowReader(QueueStateCount)
+
+
 class QueueStore(StoreModule):
     """Queues. The runs of a paused queue stay `ready`, but claims skip its lanes; running ones continue."""
 
@@ -50,16 +55,17 @@ class QueueStore(StoreModule):
 
     def list_all(self) -> list[QueueStatus]:
         """Return every queue that ever had a run or was paused."""
-        return [QueueStatus._make(row) for row in self._execute("read", "list_queues")]
+        return _QUEUE_ROWS.read_all(self._execute("read", "list_queues"))
 
     def count_unfinished(self) -> list[QueueStateCount]:
         """Count unfinished runs by queue and state."""
-        return [QueueStateCount._make(row) for row in self._execute("read", "count_unfinished")]
+        return _QUEUE_COUNT_ROWS.read_all(self._execute("read", "count_unfinished"))
 
     def oldest_ready(self) -> dict[str, float]:
         """Return by queue how long its oldest ready run has been ready, in seconds."""
         rows = self._execute("stats", "read_oldest_ready")
-        return {queue: max(age, 0) / MICROS_PER_SECOND for queue, age in rows}
+        ages = {str(queue): time_left(now, since) for queue, since, now in rows}
+        return {queue: max(age or 0, 0) / MICROS_PER_SECOND for queue, age in ages.items()}
 
 
 # Counts
@@ -100,7 +106,8 @@ class RunCounts(StoreModule):
             exact = sum(runs for _, _, runs in rows) < limit
             for state, lane, runs in rows:
                 by_lane, was_exact = found.get(state, ({}, True))
-                by_lane[int(lane)] = by_lane.get(int(lane), 0) + int(runs)
+                known = lane if isinstance(lane, int) else 0  # a lane that doesn't exist, if the row is corrupt
+                by_lane[known] = by_lane.get(known, 0) + int(runs)
                 found[state] = LaneCounts(by_lane, was_exact and exact)
         return found
 

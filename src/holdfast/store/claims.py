@@ -18,9 +18,11 @@ from operator import attrgetter
 import msgspec
 
 from holdfast.database import Row
+from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.limits import take_permits
-from holdfast.store.module import StoreContext, StoreModule, Tx, id_rows, in_batches, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows, in_batches, json_rows, time_left
+from holdfast.store.quarantine import Quarantine
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
 MAX_CLAIM_RUNS = 512
@@ -157,6 +159,7 @@ class ClaimStore(StoreModule):
         self, context: StoreContext, monotonic: Callable[[], float] = time.monotonic, policy: ScanPolicy | None = None
     ) -> None:
         super().__init__(context)
+        self._quarantine = Quarantine(context)
         self._monotonic = monotonic
         self._policy = policy or SCAN_POLICY
         self._cursors: dict[int, LaneCursor] = {}
@@ -168,9 +171,13 @@ class ClaimStore(StoreModule):
         """
         if wanted < 1 or not lanes:
             return []
-        if self._context.on_postgres:
-            return self._claim_on_postgres(session, lanes, claim_size(wanted))
-        return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
+
+        def work() -> list[Claim]:
+            if self._context.on_postgres:
+                return self._claim_on_postgres(session, lanes, claim_size(wanted))
+            return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
+
+        return self._quarantine.run("claim", work, lambda tx: _suspects(tx, lanes))
 
     def claim_before_commit(self, tx: Tx, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Claim as `claim` does, in a transaction that has made runs ready."""
@@ -242,7 +249,10 @@ class ClaimStore(StoreModule):
             candidates = tx.execute("pick_limited", limit=size, session=session, lanes=rows)
             return self._claim_admitted(tx, session, candidates)
 
-        return self._to_claims(self._transaction("claim", work))
+        def claim() -> list[Claim]:
+            return self._to_claims(self._transaction("claim", work))
+
+        return self._quarantine.run("claim", claim, lambda tx: _suspects(tx, lanes))
 
     def claim_isolated(self, session: str, lanes: Collection[int], max_runs: int) -> list[Claim]:
         """Claim a group of isolated runs that may share a process; the caller runs nothing else meanwhile."""
@@ -253,7 +263,10 @@ class ClaimStore(StoreModule):
             group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
             return self._claim_admitted(tx, session, group)
 
-        return self._to_claims(self._transaction("claim", work))
+        def claim() -> list[Claim]:
+            return self._to_claims(self._transaction("claim", work))
+
+        return self._quarantine.run("claim", claim, lambda tx: column(tx.execute("suspect_held")))
 
     def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[tuple[str, str | None]]) -> list[Row]:
         """Take permits for locked candidates and claim those that got them."""
@@ -269,8 +282,12 @@ class ClaimStore(StoreModule):
         for claim in claims:
             if claim.args[:1] == "~":
                 claim.args = self._context.payloads.unpack(claim.args)
-        claims.sort(key=_TURN_AND_SEQ)
-        claims.sort(key=_PRIORITY, reverse=True)  # stable: equal priorities keep their order
+        try:
+            claims.sort(key=_TURN_AND_SEQ)
+            claims.sort(key=_PRIORITY, reverse=True)  # stable: equal priorities keep their order
+        except TypeError as error:  # SQLite stores any type in any column
+            corrupt = self._quarantine.examine("claim", [claim.id for claim in claims], str(error))
+            return self._to_claims([row for row in rows if row[0] not in corrupt]) if corrupt else claims
         return claims
 
     def has_ready(self, lanes: Collection[int]) -> bool:
@@ -292,7 +309,8 @@ class ClaimStore(StoreModule):
         A run that has become ready again since then is left out.
         """
         rows = self._execute("pick", "read_waits", rows=id_rows(runs))
-        return {str(id): waited / MICROS_PER_SECOND for id, waited in rows if waited >= 0}
+        waits = {str(id): time_left(claimed_at, ready_at) for id, ready_at, claimed_at in rows}
+        return {id: waited / MICROS_PER_SECOND for id, waited in waits.items() if waited is not None and waited >= 0}
 
     def list_owned(self, session: str) -> list[OwnedRun]:
         """Return all runs whose row names the session."""
@@ -312,6 +330,11 @@ def claim_size(wanted: int) -> int:
     return 1 << min(wanted, MAX_CLAIM_RUNS).bit_length() - 1
 
 
+def _suspects(tx: Tx, lanes: Collection[int]) -> list[str]:
+    """Return the first ready runs of the lanes, for `Quarantine`."""
+    return [id for lane in lanes for (id,) in tx.execute("some_ready_of_lane", limit=MAX_CLAIM_RUNS, lane=lane)]
+
+
 def _lane_rows(lanes: Collection[int]) -> str:
     return json_rows({"lane": lane} for lane in lanes)
 
@@ -323,4 +346,6 @@ def _pick_and_claim(tx: Tx, session: str, lanes: str, size: int) -> list[Row]:
         return []
     picked = PickedRuns(found)
     ((claimed,),) = tx.execute("claim", session=session, lanes=lanes, **picked.values)
+    if not claimed and picked.rows and tx.execute("lock_session", session=session):
+        raise DataFault("the versions of ready runs don't add up: one of them is corrupt")
     return picked.rows if claimed else []

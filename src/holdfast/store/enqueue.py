@@ -26,22 +26,35 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from holdfast.database import Duplicate, Row, Statement
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
-from holdfast.database.dialect import TURN_STEP
+from holdfast.database.dialect import MAX_TURN, TURN_STEP
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, in_batches, json_rows
 from holdfast.store.rows import NewRun
+from holdfast.store.typed_rows import RowReader
 
 LaneKey: TypeAlias = tuple[str, str]
 """Queue and task."""
+
+
+class LaneRow(NamedTuple):
+    """A lane. `limited`: it has or had runs with limits."""
+
+    id: int
+    queue: str
+    task: str
+    limited: int
+
+
+_LANE_ROWS = RowReader(LaneRow)
 
 
 class LaneStore(StoreModule):
@@ -93,11 +106,11 @@ class LaneStore(StoreModule):
 
     def refresh(self, purpose: str = "read") -> dict[int, LaneKey]:
         """Read all lanes and update the cache, unless a caller's open transaction may still roll lanes back."""
-        rows = self._execute(purpose, "list_lanes")
-        found = {int(id): (queue, task) for id, queue, task, _ in rows}
+        rows = _LANE_ROWS.read_all(self._execute(purpose, "list_lanes"))
+        found = {row.id: (row.queue, row.task) for row in rows}
         if not self._context.database.in_user_transaction():
             self._ids.update(lanes_by_key(found))  # update in place: another thread may have read more
-            self.limited |= {int(id) for id, _, _, limited in rows if limited}
+            self.limited |= {row.id for row in rows if row.limited}
         return found
 
 
@@ -351,7 +364,10 @@ def turn_steps(runs: Iterable[NewRun], tenant: str | None = None) -> Generator[S
         return
     shares = sorted({(run.queue, owner) for run, owner in fair})
     found = yield "read_turns", {"rows": json_rows({"queue": queue, "tenant": owner} for queue, owner in shares)}
-    last = {(queue, owner): max(own or 0, (head or 0) - TURN_STEP, 0) for queue, owner, own, head in found}
+    last = {
+        (queue, owner): max(own or 0, (head or 0) - TURN_STEP, 0) if max(own or 0, head or 0) <= MAX_TURN else 0
+        for queue, owner, own, head in found
+    }
     for run, owner in fair:
         assert run.fair is not None
         last[run.queue, owner] += TURN_STEP // run.fair.get(owner, 1)

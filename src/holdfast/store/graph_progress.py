@@ -32,6 +32,7 @@ from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, id_rows, in_b
 from holdfast.store.run_tree import EndedRun
 
 MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS
+CORRUPT_PLAN = "corrupt"
 """Edges are small, so a statement takes more of them than of other rows."""
 
 
@@ -133,7 +134,15 @@ def _decrement_nodes(tx: Tx, ends: Sequence[EndedRun]) -> list[DecidableNode]:
 
 def _decidable(row: Sequence[Any]) -> DecidableNode:
     id, graph, node, kind, _, cause, plan = row
-    return DecidableNode(str(id), str(graph), node, kind, cause, {} if plan is None else msgspec.json.decode(plan))
+    return DecidableNode(str(id), str(graph), node, kind, cause, {} if plan is None else read_plan(plan))
+
+
+def read_plan(text: str | None) -> dict[str, Any]:
+    """Decode the plan of a node; a corrupt one has nothing but the key `corrupt`."""
+    try:
+        return msgspec.json.decode(text or "", type=dict[str, Any])
+    except (msgspec.MsgspecError, TypeError):
+        return {CORRUPT_PLAN: True}
 
 
 def skip_cause_of(state: str, node: str | None, cause: str | None) -> str | None:
@@ -161,10 +170,11 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
     """Release, skip or fail nodes; return those that are final now and the nested graphs that start."""
     if not nodes:
         return [], []
-    outcomes = _read_ends(tx, nodes)
     released: list[dict[str, Any]] = []
     starting: list[GraphStart] = []
-    ends: list[EndWithoutAttempt] = []
+    ends = [_failed(node, "corrupt_row", "its stored plan is corrupt") for node in nodes if not _is_sound(node)]
+    nodes = [node for node in nodes if _is_sound(node)]
+    outcomes = _read_ends(tx, nodes)
     for node in nodes:
         decided = _decision(node, outcomes.get(node.graph, {}), tx.payloads)
         if isinstance(decided, EndWithoutAttempt):
@@ -253,13 +263,11 @@ def _read_ends(tx: Tx, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, No
     """Read how the nodes ended that these plans refer to, by graph and name; with outputs only where used."""
     wanted: dict[tuple[str, str], bool] = {}
     for node in nodes:
-        if not node.plan:
-            continue
-        rule = node.plan.get("rule")
-        for name in rule_nodes(rule):
+        states, outputs = _wanted_by(node)
+        for name in states:
             wanted.setdefault((node.graph, name), False)
-        for reference in (*rule_references(rule), *node.plan.get("fills", ())):
-            wanted[node.graph, reference["node"]] = True
+        for name in outputs:
+            wanted[node.graph, name] = True
     ends: dict[str, dict[str, NodeOutcome]] = {}
     rows = [{"graph": graph, "node": node, "wanted": int(wants)} for (graph, node), wants in wanted.items()]
     for chunk in in_chunks(rows):
@@ -269,6 +277,24 @@ def _read_ends(tx: Tx, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, No
                 output = graph_output(tx, str(id), options)
             ends.setdefault(str(graph), {})[name] = NodeOutcome(state, output, error if state == "skipped" else None)
     return ends
+
+
+def _wanted_by(node: DecidableNode) -> tuple[list[str], list[str]]:
+    """Return the nodes whose states, and those whose outputs, the plan of a node refers to."""
+    if not node.plan:
+        return [], []
+    rule = node.plan.get("rule")
+    references = (*rule_references(rule), *node.plan.get("fills", ()))
+    return list(rule_nodes(rule)), [reference["node"] for reference in references]
+
+
+def _is_sound(node: DecidableNode) -> bool:
+    """Return whether the plan of a node can be read; another program may have changed it."""
+    try:
+        _wanted_by(node)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return CORRUPT_PLAN not in node.plan and (node.kind != "graph" or "nodes" in node.plan.get("graph", ()))
 
 
 def graph_output(tx: Tx, graph: str, options: str | None) -> str:

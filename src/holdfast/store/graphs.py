@@ -39,6 +39,7 @@ from holdfast.store.graph_progress import (
     graph_output,
     insert_nodes,
     insert_steps,
+    read_plan,
     skip_cause_of,
 )
 from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
@@ -274,10 +275,11 @@ def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
         return []
     ends = []
     for id, graph, node, lifetime, plan in tx.execute("find_overdue_gates", rows=id_rows(gates)):
-        outcome = msgspec.json.decode(plan)["on_timeout"]
-        message = f"gate {node} was not completed within {lifetime / 1_000_000:g} s"
-        state = {"fail": "failed", "skip": "skipped", "complete": "done"}[outcome]
-        code = "timeout" if outcome == "fail" else "condition"
+        outcome = str(read_plan(plan).get("on_timeout"))
+        within = f" within {lifetime / 1_000_000:g} s" if isinstance(lifetime, int) else " in time"
+        message = f"gate {node} was not completed{within}"
+        state = {"skip": "skipped", "complete": "done"}.get(outcome, "failed")
+        code = "timeout" if state == "failed" else "condition"
         error = None if outcome == "complete" else error_to_json(ErrorInfo(code, "GateTimeout", message))
         result = "null" if outcome == "complete" else None
         entry = {"kind": "timed_out"}
@@ -292,7 +294,7 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
     may have been committed.
     """
     ((state, result, error, text),) = tx.execute("read_gate", id=gate.id)
-    plan: dict[str, Any] = msgspec.json.decode(text)
+    plan = read_plan(text)
     outcome = _checked_outcome(gate, plan, outcome)
     packed = None if outcome.result is None else tx.payloads.pack(outcome.result, f"the output of {gate.node}")
     early = plan.get("early")

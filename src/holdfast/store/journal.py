@@ -28,7 +28,7 @@ from holdfast.store.commands import (
 )
 from holdfast.store.enqueue import LaneStore, enqueue_steps, run_steps
 from holdfast.store.graph_progress import child_result
-from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows, time_left
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import lock_runs
 
@@ -152,9 +152,11 @@ class Journal(StoreModule):
         last = {str(run): n for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
         for run, generation in runs:
             self._load_rest(purpose, run, generation, loaded[run].checkpoints, last.get(run, 0))
-        for run, key, kind, outcome, value, due_in in self._execute(purpose, "load_waits", rows=rows):
+        for run, key, kind, outcome, value, due_at, now in self._execute(purpose, "load_waits", rows=rows):
+            if type(key) is not str or type(kind) is not str:
+                raise TypeError(f"the type of wait {key!r} is wrong")
             resolved = None if outcome is None else WaitOutcome(outcome, value)
-            loaded[str(run)].waits.append(LoadedWait(key, kind, resolved, due_in))
+            loaded[str(run)].waits.append(LoadedWait(key, kind, resolved, time_left(due_at, now)))
         return loaded
 
     def _load_rest(self, purpose: str, run: str, generation: int, checkpoints: list[Checkpoint], last: int) -> None:
@@ -170,6 +172,8 @@ class Journal(StoreModule):
 
     def _checkpoint(self, row: Sequence[Any]) -> Checkpoint:
         n, key, kind, value, undo = row
+        if type(key) is not str or type(kind) is not str or type(n) is not int:
+            raise TypeError(f"the type of checkpoint {n!r} is wrong")
         return Checkpoint(n, key, kind, None if value is None else self._context.payloads.unpack(value), undo)
 
     def resolved_waits(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, WaitOutcome]]:

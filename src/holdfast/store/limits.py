@@ -16,6 +16,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.policy.admission import RECHECK_SOON_MICROS, LimitCounter, Rate, admit
 from holdfast.store.module import StoreModule, Tx, json_rows
+from holdfast.store.typed_rows import RowReader
 
 MAX_UNPARKED_RUNS = 1000
 """How many runs are unparked at once if a counter has no bound, or its room goes unused."""
@@ -52,6 +53,9 @@ class CounterState(NamedTuple):
     looks_in: int | None
 
 
+_LIMIT_ROWS = RowReader(LimitRow)
+
+
 class LimitStore(StoreModule):
     """Declared limits and the state of their counters."""
 
@@ -75,7 +79,7 @@ class LimitStore(StoreModule):
 
     def list_all(self) -> list[LimitRow]:
         """Return the declared limits by name."""
-        return [LimitRow._make(row) for row in self._execute("read", "list_limits")]
+        return _LIMIT_ROWS.read_all(self._execute("read", "list_limits"))
 
     def counters(self, name: str | None = None, size: int = 200) -> list[CounterState]:
         """Return counters that are in use or waited for, the busiest first."""
@@ -91,16 +95,37 @@ class LimitStore(StoreModule):
         return self._execute("read", "list_permit_holders", place=msgspec.json.encode(key).decode(), size=size)
 
 
-def _counter_state(row: Sequence[Any]) -> CounterState:
-    counter_key, used, log, check_at, concurrency, rate, period, now, parked = row
-    name, key = parse_counter_key(counter_key)
-    allowed = None if rate is None else Rate(rate, period)
-    counter = LimitCounter(used, concurrency, allowed, _parse_starts(log))
-    counter.forget(now)
+class CounterRow(NamedTuple):
+    """A counter as stored, with what its limit allows. `now`: when it was read. `parked`: runs that wait for it."""
+
+    counter_key: str
+    used: int
+    log: str
+    check_at: int | None
+    concurrency: int | None
+    rate: int | None
+    period: int | None
+    now: int
+    parked: int
+
+
+_COUNTER_ROWS = RowReader(CounterRow)
+
+
+def _counter_state(stored: Sequence[Any]) -> CounterState:
+    row = _COUNTER_ROWS.read(stored)
+    name, key = parse_counter_key(row.counter_key)
+    allowed = _rate(row.rate, row.period)
+    counter = LimitCounter(row.used, row.concurrency, allowed, _parse_starts(row.log))
+    counter.forget(row.now)
     started = sum(count for _, count in counter.log)
-    return CounterState(
-        name, key, used, concurrency, allowed, started, parked, None if check_at is None else check_at - now
-    )
+    left = None if row.check_at is None else row.check_at - row.now
+    return CounterState(name, key, row.used, row.concurrency, allowed, started, row.parked, left)
+
+
+def _rate(starts: int | None, period: int | None) -> Rate | None:
+    """Return a limit's rate; None if it has none, or it is corrupt."""
+    return None if starts is None or not period else Rate(starts, period)
 
 
 def counter_key(name: str, key: str) -> str:
@@ -214,7 +239,7 @@ def _lock_counters(tx: Tx, keys: Iterable[str]) -> tuple[dict[str, LimitCounter]
     now = 0
     rows = json_rows({"place": key, "name": parse_counter_key(key)[0]} for key in keys)
     for key, used, log, check_at, concurrency, rate, period, moment in tx.execute("lock_counters", rows=rows):
-        allowed = None if rate is None else Rate(rate, period)
+        allowed = _rate(rate, period)
         counters[key] = LimitCounter(used, concurrency, allowed, _parse_starts(log), check_at)
         now = max(now, moment)
     return counters, now

@@ -34,6 +34,16 @@ def id_rows(runs: Iterable[str]) -> str:
     return json_rows({"id": run} for run in runs)
 
 
+def column(rows: Iterable[Row]) -> list[Any]:
+    """Return the first column of rows."""
+    return [row[0] for row in rows]
+
+
+def time_left(at: Any, now: int) -> int | None:
+    """Return the microseconds from `now` until a stored time, 0 if that is corrupt, None if there is none."""
+    return None if at is None else at - now if isinstance(at, int) and isinstance(now, int) else 0
+
+
 def in_batches(rows: Iterable[T], size: Callable[[T], int], max_rows: int = MAX_BATCH_ROWS) -> Iterator[list[T]]:
     """Split rows into batches of at most `max_rows` and about `MAX_BATCH_BYTES`.
 

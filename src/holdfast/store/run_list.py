@@ -27,7 +27,7 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
-from holdfast.store.run_queries import RunRow
+from holdfast.store.run_queries import RUN_ROWS, RunRow
 
 MAX_STREAM_CANDIDATES = 4_000
 MAX_STREAM_CANDIDATES_WITH_ERRORS = 1_500
@@ -199,7 +199,7 @@ class RunList(StoreModule):
             if len(found) >= wanted:
                 return found
             return found + self._filter_portion(portion[half:], wanted - len(found), values)
-        return [RunRow._make(row) for row in rows]
+        return RUN_ROWS.read_all(rows)
 
 
 def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:

@@ -12,6 +12,7 @@ from holdfast.database import Row
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
+from holdfast.store.typed_rows import RowReader
 
 NODES_PAGE_ROWS = 1000
 
@@ -51,6 +52,8 @@ class RunRow(NamedTuple):
     seq: int
     args: str | None
     args_bytes: int
+    corrupt: tuple[str, ...] = ()
+    """Columns whose stored values have another type than the column, and were replaced."""
 
     @property
     def has_all_args(self) -> bool:
@@ -74,6 +77,18 @@ class StepRow(NamedTuple):
     took: int | None
     at: int
     generation: int
+
+
+class HistoryRow(NamedTuple):
+    """An entry of a run's history. `since`: the start of the attempt that it ends."""
+
+    n: int
+    at: int
+    kind: str
+    attempt: int
+    session: str | None
+    since: int | None
+    data: str | None
 
 
 class WaitRow(NamedTuple):
@@ -117,6 +132,7 @@ class RunDetailRow(NamedTuple):
     parked_on: str | None
     failed_undo: str | None
     """How a run ends once its compensations have run, if one of them failed."""
+    corrupt: tuple[str, ...] = ()
 
 
 class NodeRow(NamedTuple):
@@ -170,7 +186,29 @@ class DependencyRow(NamedTuple):
     options: str | None
 
 
+class OpenGateRow(NamedTuple):
+    """A gate that waits for a decision. `task`: the name of its graph."""
+
+    id: str
+    node: str
+    graph: str
+    task: str
+    tenant: str | None
+    created_at: int
+    deadline: int | None
+    plan: str
+
+
 N = TypeVar("N", RunRow, NodeRow)
+
+RUN_ROWS = RowReader(RunRow)
+_DETAIL_ROWS = RowReader(RunDetailRow)
+_HISTORY_ROWS = RowReader(HistoryRow)
+_STEP_ROWS = RowReader(StepRow)
+_WAIT_ROWS = RowReader(WaitRow)
+_NODE_ROWS = RowReader(NodeRow)
+_GATE_ROWS = RowReader(GateRow)
+_OPEN_GATE_ROWS = RowReader(OpenGateRow)
 
 
 class RunQueries(StoreModule):
@@ -179,12 +217,18 @@ class RunQueries(StoreModule):
     def run(self, id: str) -> RunRow | None:
         """Return a run."""
         rows = self._execute("read", "read_run", id=id)
-        return RunRow._make(rows[0]) if rows else None
+        if rows:
+            return RUN_ROWS.read(rows[0])
+        rows = self._execute("read", "read_run_without_lane", id=id)
+        return RUN_ROWS.read(rows[0])._replace(corrupt=("lane",)) if rows else None
 
     def details(self, id: str) -> RunDetailRow | None:
         """Return what operators see of a run in addition."""
         rows = self._execute("read", "read_run_details", id=id)
-        return RunDetailRow._make((self.unpack(rows[0][0]), *rows[0][1:])) if rows else None
+        if not rows:
+            return None
+        row = _DETAIL_ROWS.read(rows[0])
+        return row._replace(args=self._context.payloads.unpack(row.args))
 
     def find_in_range(self, low: str, high: str, size: int) -> list[Row]:
         """Return id, task and state of the first runs whose ids are between these, both included."""
@@ -194,9 +238,9 @@ class RunQueries(StoreModule):
         """Return the ids of the first two such runs without a parent."""
         return [str(id) for (id,) in self._execute("read", "find_roots_in_id_range", low=low, high=high)]
 
-    def history(self, id: str) -> list[Row]:
-        """Return the history rows of a run: n, at, kind, attempt, session, since, data."""
-        return self._execute("read", "list_history", id=id)
+    def history(self, id: str) -> list[HistoryRow]:
+        """Return the history rows of a run."""
+        return _HISTORY_ROWS.read_all(self._execute("read", "list_history", id=id))
 
     def failed_tries(self, id: str, since: int, limit: int) -> list[Row]:
         """Return the history rows about failed tries of steps since then, the last first."""
@@ -208,22 +252,21 @@ class RunQueries(StoreModule):
 
     def steps(self, id: str) -> list[StepRow]:
         """Return the checkpoints of a run since its last restart, in order."""
-        rows = self._execute("read", "list_steps", id=id)
-        return [StepRow._make((*row[:3], self.unpack(row[3]), *row[4:])) for row in rows]
+        return [self._unpacked(row) for row in _STEP_ROWS.read_all(self._execute("read", "list_steps", id=id))]
 
     def all_steps(self, id: str) -> list[StepRow]:
         """Return the same and, in order of time, checkpoints that are superseded: their operations run again."""
-        rows = self._execute("read", "list_all_steps", id=id)
-        steps = [StepRow._make((*row[:3], self.unpack(row[3]), *row[4:])) for row in rows]
+        rows = _STEP_ROWS.read_all(self._execute("read", "list_all_steps", id=id))
+        steps = [self._unpacked(row) for row in rows]
         return sorted(steps, key=attrgetter("at", "n")) if any(step.generation < 0 for step in steps) else steps
 
     def waits(self, id: str) -> list[WaitRow]:
         """Return what a run waits for."""
-        return [WaitRow._make(row) for row in self._execute("read", "list_waits", id=id)]
+        return _WAIT_ROWS.read_all(self._execute("read", "list_waits", id=id))
 
     def children(self, id: str, size: int) -> list[RunRow]:
         """Return the first children of a run."""
-        return [RunRow._make(row) for row in self._execute("read", "list_children", id=id, size=size)]
+        return RUN_ROWS.read_all(self._execute("read", "list_children", id=id, size=size))
 
     def failed_children(self, id: str) -> list[tuple[str, str]]:
         """Return the first children of a run that failed or were cancelled: id and spawn key."""
@@ -249,17 +292,17 @@ class RunQueries(StoreModule):
 
     def nodes(self, graph: str) -> list[RunRow]:
         """Return the nodes of a graph, in the order in which they were added."""
-        return sorted(self._node_pages("list_nodes", graph, RunRow), key=lambda node: node.seq)
+        return sorted(self._node_pages("list_nodes", graph, RUN_ROWS), key=lambda node: node.seq)
 
     def node_overview(self, graph: str) -> list[NodeRow]:
         """Return the nodes of a graph without results, in the order in which they were added."""
-        return sorted(self._node_pages("list_node_overview", graph, NodeRow))
+        return sorted(self._node_pages("list_node_overview", graph, _NODE_ROWS))
 
-    def _node_pages(self, statement: str, graph: str, kind: type[N]) -> list[N]:
+    def _node_pages(self, statement: str, graph: str, reader: RowReader[N]) -> list[N]:
         found: list[N] = []
         while True:
             after = found[-1].node if found else ""
-            page = [kind._make(row) for row in self._execute("read", statement, graph=graph, after=after)]
+            page = reader.read_all(self._execute("read", statement, graph=graph, after=after))
             found += page
             if len(page) < NODES_PAGE_ROWS:
                 return found
@@ -296,11 +339,11 @@ class RunQueries(StoreModule):
 
     def gates(self, graph: str) -> list[GateRow]:
         """Return the gates of a graph and of the graphs nested in it."""
-        return [GateRow._make(row) for row in self._execute("read", "list_gates", graph=graph)]
+        return _GATE_ROWS.read_all(self._execute("read", "list_gates", graph=graph))
 
-    def open_gates(self, tenant: str | None, size: int) -> list[Row]:
-        """Return open gates: id, name, graph, the graph's name, tenant, created_at, deadline, plan."""
-        return self._execute("read", "list_open_gates", tenant=tenant, size=size)
+    def open_gates(self, tenant: str | None, size: int) -> list[OpenGateRow]:
+        """Return open gates, the oldest first."""
+        return _OPEN_GATE_ROWS.read_all(self._execute("read", "list_open_gates", tenant=tenant, size=size))
 
     # Unfinished runs, for `holdfast check`
 
@@ -323,6 +366,9 @@ class RunQueries(StoreModule):
         claim = Claim(*row)
         parent = None if claim.parent is None else str(claim.parent)
         return replace(claim, id=str(claim.id), parent=parent, args=self.unpack(claim.args) or "")
+
+    def _unpacked(self, step: StepRow) -> StepRow:
+        return step._replace(value=self.unpack(step.value))
 
     def unpack(self, text: str | None) -> str | None:
         """Return a stored payload as JSON text."""

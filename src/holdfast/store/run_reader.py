@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.errors import ConfigError, ErrorInfo, GraphError, PayloadError, RunNotFound
+from holdfast.model.clock import MICROS_PER_SECOND, is_datetime, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value
-from holdfast.model.failure import error_from_json
+from holdfast.model.failure import error_from_json, is_error_json
 from holdfast.model.filters import PageOptions, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
@@ -35,6 +36,7 @@ ReadResult: TypeAlias = Callable[[str, str], Any]
 _KINDS_WITH_PLAIN_DATA = (
     "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
     "set_aside",
+    "quarantined",
 )  # fmt: skip
 """History kinds whose data isn't an error."""
 _WITHIN_ATTEMPTS = ("drift", "step_retrying", "sent", "set_aside")
@@ -88,8 +90,9 @@ class RunReader:
         return None if more is None else displayed_arguments(more.args)
 
     def info_of(self, row: RunRow) -> RunInfo[Any]:
-        """Turn a row into a `RunInfo`, with shortened arguments."""
-        options = _decode_or_none(row.options, _StoredOptions) or _StoredOptions()
+        """Turn a row into a `RunInfo`, with shortened arguments. Raise PayloadError if code can't decode the result."""
+        columns = _Columns(row)
+        options = columns.json("options", _StoredOptions) or _StoredOptions()
         return RunInfo(
             id=UUID(row.id),
             task=row.task,
@@ -98,31 +101,38 @@ class RunReader:
             state=row.state,
             attempt=row.attempt,
             crashes=row.crashes,
-            created_at=to_datetime(row.created_at),
-            started_at=to_datetime_or_none(row.started_at),
-            finished_at=to_datetime_or_none(row.finished_at),
-            result=self._result(row) if row.result is not None else None,
-            error=None if row.error is None else error_from_json(row.error),
+            created_at=columns.time("created_at") or to_datetime(0),
+            started_at=columns.time("started_at"),
+            finished_at=columns.time("finished_at"),
+            result=self._result(row, columns) if row.result is not None else None,
+            error=columns.error(),
             worker=row.session,
             tenant=row.tenant,
-            tags=_decode_or_none(row.tags, tuple[str, ...]) or (),
-            parent=None if row.parent is None else UUID(row.parent),
-            progress=_decode_or_none(row.progress, Progress),
+            tags=columns.json("tags", tuple[str, ...]) or (),
+            parent=columns.parent(),
+            progress=columns.json("progress", Progress),
             scheduled_for=to_datetime_or_none(options.scheduled_for),
             key=options.key,
             args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads.unpack),
-            due_at=to_datetime_or_none(row.due_at),
+            due_at=columns.time("due_at"),
+            corrupt=tuple(columns.corrupt),
         )
 
-    def _result(self, row: RunRow) -> Any:
-        return self._read_result(row.task, self._store.queries.unpack(row.result) or "")
+    def _result(self, row: RunRow, columns: _Columns) -> Any:
+        try:
+            return self._read_result(row.task, self._store.queries.unpack(row.result) or "")
+        except PayloadError:
+            if self._read_result is not read_plain:
+                raise
+            columns.corrupt.append("result")
+            return None
 
     def _listed(self, row: RunRow) -> RunInfo[Any]:
         """Return a run in a list. A result that can't be decoded is left out, so that it doesn't hide other runs."""
         try:
             return self.info_of(row)
         except PayloadError:
-            return self.info_of(row._replace(result=None))
+            return self.info_of(row._replace(result=None, corrupt=(*row.corrupt, "result")))
 
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
@@ -178,12 +188,41 @@ class _StoredOptions(msgspec.Struct):
     key: str | None = None
 
 
-def _decode_or_none(text: str | None, kind: Any) -> Any:
-    """Decode a column; None if it was changed by hand and can't be decoded, so that one row doesn't hide a page."""
-    try:
-        return None if text is None else decode(text, kind)
-    except PayloadError:
-        return None
+class _Columns:
+    """Decodes the columns of a run. One that can't be decoded is left out and listed in `corrupt`."""
+
+    def __init__(self, row: RunRow) -> None:
+        self._row = row
+        self.corrupt = list(row.corrupt)
+
+    def json(self, name: str, kind: Any) -> Any:
+        text: str | None = getattr(self._row, name)
+        try:
+            return None if text is None else decode(text, kind)
+        except PayloadError:
+            self.corrupt.append(name)
+            return None
+
+    def time(self, name: str) -> datetime | None:
+        micros: int | None = getattr(self._row, name)
+        if micros is not None and not is_datetime(micros):
+            self.corrupt.append(name)
+        return to_datetime_or_none(micros)
+
+    def error(self) -> ErrorInfo | None:
+        text = self._row.error
+        if text is None:
+            return None
+        if not is_error_json(text):
+            self.corrupt.append("error")
+        return error_from_json(text)
+
+    def parent(self) -> UUID | None:
+        try:
+            return None if self._row.parent is None else UUID(self._row.parent)
+        except ValueError:
+            self.corrupt.append("parent")
+            return None
 
 
 def run_id(given: UUID | str) -> UUID:
@@ -227,9 +266,10 @@ def _history_entries(run: RunRow, stored: list[tuple[Entry, int | None]]) -> lis
 def _slot_data(run: RunRow) -> dict[str, Any]:
     """Return the schedule and the slot that created a run."""
     options = {} if run.options is None else _entry_data("retried", run.options)
-    if "schedule" not in options:
+    slot = options.get("scheduled_for")
+    if "schedule" not in options or not isinstance(slot, int):
         return {}
-    return {"schedule": options["schedule"], "scheduled_for": to_datetime(options["scheduled_for"]).isoformat()}
+    return {"schedule": options["schedule"], "scheduled_for": to_datetime(slot).isoformat()}
 
 
 def _entry_data(kind: str, text: str | None) -> dict[str, Any]:

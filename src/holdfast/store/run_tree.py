@@ -157,6 +157,11 @@ def fail_overdue_runs(tx: Tx, runs: dict[str, LockedRun], error: str) -> list[En
     return _end_runs(tx, runs, "failed", error, overdue=True)
 
 
+def fail_runs(tx: Tx, runs: dict[str, LockedRun], error: str) -> list[EndedRun]:
+    """Fail locked runs, or let them undo first; runs that have ended are left alone."""
+    return _end_runs(tx, runs, "failed", error)
+
+
 def _end_runs(tx: Tx, runs: dict[str, LockedRun], kind: str, error: str, *, overdue: bool = False) -> list[EndedRun]:
     """End runs from outside their worker. The history entry has `since` only if an attempt was running."""
     rows = tx.execute("end_runs", rows=id_rows(runs), state=kind, error=error, overdue=int(overdue))

@@ -13,11 +13,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.database import Row
+from holdfast.model.clock import is_datetime
 from holdfast.model.ids import new_id
 from holdfast.policy.schedule_timing import CatchUp, Timing, due_slots, jitter_delay
 from holdfast.store.enqueue import LaneKey, LaneStore, enqueue_steps, lanes_by_key, run_steps
-from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows, time_left
 from holdfast.store.rows import NewRun
+from holdfast.store.typed_rows import MIN_INTEGER, RowReader
 
 ScheduleKind: TypeAlias = Literal["schedule", "trigger"]
 Overlap: TypeAlias = Literal["allow", "skip"]
@@ -77,6 +79,21 @@ class ScheduleRow(NamedTuple):
     poll_error: str | None
 
 
+_SCHEDULE_ROWS = RowReader(ScheduleRow)
+
+
+class SlotRow(NamedTuple):
+    """A slot that created a run. `asked`: an operator requested it. `state`: that of the run, None if it was pruned."""
+
+    slot: int
+    asked: int
+    run: str
+    state: str | None
+
+
+_SLOT_ROWS = RowReader(SlotRow)
+
+
 class SlotRun(NamedTuple):
     """A run that a slot created."""
 
@@ -121,8 +138,7 @@ class ScheduleStore(StoreModule):
 
     def until_next(self) -> int | None:
         """Return the microseconds until the next slot of any schedule, None if there is none."""
-        left = self._execute("poll", "time_to_next_slot")[0][0]
-        return None if left is None else int(left)
+        return time_left(*self._execute("poll", "time_to_next_slot")[0])
 
     def fire(self) -> FiredSlots:
         """Create the runs of due slots, of some schedules."""
@@ -146,12 +162,11 @@ class ScheduleStore(StoreModule):
 
     def list_all(self) -> list[ScheduleRow]:
         """Return every schedule and trigger, by name."""
-        rows = [ScheduleRow._make(row) for row in self._execute("read", "list_schedules")]
-        return [row._replace(last_run=None if row.last_run is None else str(row.last_run)) for row in rows]
+        return _SCHEDULE_ROWS.read_all(self._execute("read", "list_schedules"))
 
-    def last_slots(self, name: str) -> list[Row]:
-        """Return the last slots, newest first: slot, whether an operator requested it, run, the run's state."""
-        return self._execute("read", "list_last_slots", name=name)
+    def last_slots(self, name: str) -> list[SlotRow]:
+        """Return the last slots, newest first."""
+        return _SLOT_ROWS.read_all(self._execute("read", "list_last_slots", name=name))
 
     def pause(self, names: Iterable[str]) -> list[str]:
         """Pause schedules and triggers; return the names of those that weren't paused."""
@@ -258,14 +273,18 @@ def _pick_due(
 ) -> list[DueSchedule]:
     """Pick the first due schedules that this code can read; the others stay as they are."""
     picked: list[DueSchedule] = []
-    name, next_at = "", -1
+    name, next_at = "", MIN_INTEGER
     while not picked and (rows := tx.execute("pick_due_schedules", at=next_at, behind=name)):
         for name, queue, task, timing, rules, template, next_at, now in rows:
             if (queue, task) not in lanes or sum(len(it.runs) for it in picked) >= MAX_BATCH_ROWS:
                 continue  # the next round has room, and knows the lane of a schedule that was just added
             try:
                 decoded = from_text(ScheduleRules, rules)
-                due = due_slots(from_text(Timing, timing), catch_up or decoded.catch_up, next_at, now)
+                known = from_text(Timing, timing)
+                if not is_datetime(next_at):
+                    picked.append(DueSchedule(name, decoded, {}, known.next_after(now)))
+                    raise ValueError(f"next_at was corrupt ({next_at}) and starts again from now")
+                due = due_slots(known, catch_up or decoded.catch_up, next_at, now)
                 runs = {slot: _run_of_slot(name, template, decoded, slot) for slot in due.slots}
                 picked.append(DueSchedule(name, decoded, runs, due.next))
             except Exception as error:  # from newer code, or a time zone unknown here: other workers may know it
@@ -344,13 +363,16 @@ class PollRecord(NamedTuple):
     error: str | None
 
 
+_POLL_ROWS = RowReader(PollRecord)
+
+
 class TriggerStore(StoreModule):
     """Which worker polls which trigger, and the outcomes of the last polls."""
 
     def until_next(self, names: list[str]) -> int | None:
         """Return the microseconds until one of these may be polled, None if none will."""
-        left = self._execute("poll", "time_to_next_poll", rows=json_rows({"name": name} for name in names))[0][0]
-        return None if left is None else int(left)
+        rows = json_rows({"name": name} for name in names)
+        return time_left(*self._execute("poll", "time_to_next_poll", rows=rows)[0])
 
     def acquire_due(self, poller: str, wanted: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         """Acquire the due ones of these triggers; return the number of each poll, by name.
@@ -378,4 +400,4 @@ class TriggerStore(StoreModule):
 
     def last_polls(self, name: str) -> list[PollRecord]:
         """Return the last polls, newest first."""
-        return [PollRecord._make(row) for row in self._execute("read", "list_last_polls", name=name)]
+        return _POLL_ROWS.read_all(self._execute("read", "list_last_polls", name=name))

@@ -16,10 +16,12 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.store.limits import return_permits
-from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, column, history_row, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
+from holdfast.store.quarantine import Quarantine
 from holdfast.store.rows import RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
+from holdfast.store.typed_rows import RowReader
 
 
 class _ReportedStatus(msgspec.Struct):
@@ -42,8 +44,34 @@ class CrashedRun(NamedTuple):
     """The error that describes the death, as JSON; stored with the run even if it is retried."""
 
 
+class SessionRow(NamedTuple):
+    """A session. `now`: the time at which `lease_until` was read."""
+
+    session: str
+    name: str
+    started_at: int
+    lease_until: int
+    idle: int
+    info: str
+    runs: int
+    status: str | None
+    now: int
+
+    @property
+    def lease_left(self) -> int:
+        """Microseconds until the lease expires."""
+        return self.lease_until - self.now
+
+
+_SESSION_ROWS = RowReader(SessionRow)
+
+
 class SessionStore(StoreModule):
     """Worker sessions: leases, and the recovery of runs whose session has died."""
+
+    def __init__(self, context: StoreContext) -> None:
+        super().__init__(context)
+        self._quarantine = Quarantine(context)
 
     def open(self, session: str, name: str, lease: int, info: str, status: str | None = None) -> None:
         """Register a worker process; its lease, in microseconds, starts now."""
@@ -76,9 +104,9 @@ class SessionStore(StoreModule):
         """Return live sessions: session, name, started_at, lease_until, info."""
         return self._execute("read", "list_live_sessions")
 
-    def list_all(self) -> list[Row]:
-        """Return all sessions: id, name, start, microseconds left of the lease, idle, info, number of runs, status."""
-        return self._execute("read", "list_sessions")
+    def list_all(self) -> list[SessionRow]:
+        """Return all sessions, the oldest first."""
+        return _SESSION_ROWS.read_all(self._execute("read", "list_sessions"))
 
     def count_claimed_by_task(self, sessions: list[str]) -> list[tuple[str, str, int]]:
         """Return session, task and the number of runs of the task that the session has claimed."""
@@ -87,12 +115,15 @@ class SessionStore(StoreModule):
 
     def find_dead(self) -> list[str]:
         """Return sessions whose lease has expired, and sessions without a row that runs still name."""
-        return [row[0] for row in self._execute("housekeeping", "find_dead_sessions")]
+        found = column(self._execute("housekeeping", "find_dead_sessions"))
+        if not all(isinstance(session, str) and "\ufffd" not in session for session in found):  # only on SQLite
+            suspects = self._execute("housekeeping", "suspect_unknown_sessions")
+            self._quarantine.examine("housekeeping", [str(id) for (id,) in suspects], "the session is no valid text")
+        return [session for session in found if isinstance(session, str)]
 
     def next_expiry(self) -> int | None:
         """Return the microseconds until the next lease expires, None without sessions."""
-        left: int | None = self._execute("housekeeping", "time_to_next_expiry")[0][0]
-        return left
+        return time_left(*self._execute("housekeeping", "time_to_next_expiry")[0])
 
     def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
         """Recover up to 500 runs of those of these sessions that are still dead under the lock.
@@ -100,16 +131,21 @@ class SessionStore(StoreModule):
         `too_many`: the error of runs that crashed more often than they may. `excused`: the database was unavailable, so
         the sessions may have expired through no fault of their runs.
         """
-        return self._transaction("housekeeping", lambda tx: _recover(tx, sessions, too_many, excused=excused))
+
+        def work() -> RecoveryResult:
+            return self._transaction("housekeeping", lambda tx: _recover(tx, sessions, too_many, excused=excused))
+
+        rows = _sessions(sessions)
+        return self._quarantine.run("housekeeping", work, lambda tx: column(tx.execute("suspect_owned", rows=rows)))
 
 
 def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
     given = _sessions(sessions)
     locked = [row[0] for row in tx.execute("lock_dead_sessions", rows=given)]
     unknown = set(sessions) - {row[0] for row in tx.execute("find_known_sessions", rows=given)}
-    counted = tx.execute("count_runs_of_dead", rows=_sessions(locked)) if locked else []
-    died_with: dict[str, int] = {session: runs for session, runs, _ in counted}
-    leftover = {session: _leftover_runs(status) for session, _, status in counted}
+    died_with: dict[str, int] = dict(tx.execute("count_runs_of_dead", rows=_sessions(locked)) if locked else ())
+    statuses = tx.execute("read_session_statuses", rows=_sessions(locked)) if locked else ()
+    leftover = {session: _leftover_runs(status) for session, status in statuses}
     died_with |= dict(tx.execute("count_runs_of_unknown", rows=_sessions(unknown)) if unknown else ())
     if excused:
         died_with = dict.fromkeys(died_with, 0)

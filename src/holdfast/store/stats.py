@@ -27,6 +27,9 @@ MAX_MINUTES_PER_PASS = 5
 RETENTION_US = {MINUTE_US: 72 * HOUR_US, HOUR_US: 90 * 24 * HOUR_US}
 
 
+_decode_histogram = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
+
 class StatsBucket(NamedTuple):
     """Runs of a lane that ended in one state within the span that starts at `at`."""
 
@@ -71,7 +74,7 @@ class StatsStore(StoreModule):
     def _next(self, purpose: str, span: int) -> int:
         """Return where the first span starts that isn't aggregated."""
         ((last,),) = self._execute(purpose, "last_stats", span=span)
-        return 0 if last is None else int(last) + span
+        return last + span if isinstance(last, int) else 0
 
     def aggregated_until(self, span: int) -> int:
         """Return up to which time all spans are aggregated."""
@@ -86,6 +89,8 @@ class StatsStore(StoreModule):
         found: dict[tuple[int, int, str], tuple[list[int], Histogram, Histogram]] = {}
         rows = self._execute(purpose, "aggregate_ended", span=MINUTE_US, since=since, until=until)
         for at, lane, state, waited, took, runs in rows:
+            if not (isinstance(at, int) and isinstance(lane, int)):
+                continue  # of a corrupt row
             key = (at, lane, state)
             counted = found.get(key)
             if counted is None:
@@ -101,7 +106,7 @@ class StatsStore(StoreModule):
     def read(self, span: int, since: int, until: int, purpose: str = "read") -> list[StatsBucket]:
         """Return the aggregated spans that start within that time."""
         rows = self._execute(purpose, "read_stats", span=span, since=since, until=until)
-        return [_bucket(row) for row in rows if row[1]]
+        return [bucket for row in rows if row[1] and (bucket := _bucket(row)) is not None]
 
     def _add(self, span: int, buckets: Iterable[StatsBucket]) -> None:
         rows: list[dict[str, Any]] = [
@@ -138,8 +143,16 @@ def _encode(histogram: Histogram) -> str:
     return msgspec.json.encode(sorted(histogram.items())).decode()
 
 
-def _bucket(row: Row) -> StatsBucket:
+def _bucket(row: Row) -> StatsBucket | None:
+    """Decode a row: a corrupt histogram counts as empty; a row with a corrupt number counts as none."""
     at, lane, state, runs, waits, takes = row
-    return StatsBucket(
-        int(at), int(lane), state, int(runs), dict(msgspec.json.decode(waits)), dict(msgspec.json.decode(takes))
-    )
+    if not all(isinstance(number, int) for number in (at, lane, runs)):
+        return None
+    return StatsBucket(at, lane, str(state), runs, _histogram(waits), _histogram(takes))
+
+
+def _histogram(text: str) -> Histogram:
+    try:
+        return dict(_decode_histogram(text))
+    except (msgspec.MsgspecError, TypeError):
+        return {}

@@ -19,6 +19,7 @@ from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
 from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
+from holdfast.store.quarantine import Quarantine
 from holdfast.store.retention import Retention
 from holdfast.store.run_actions import RunActions
 from holdfast.store.run_list import RunList
@@ -83,6 +84,7 @@ class Store:
         self.stats = StatsStore(context)
         self.retention = Retention(context)
         self.health = DatabaseHealth(context)
+        self.quarantine = Quarantine(context)
 
     @property
     def clock(self) -> Clock:

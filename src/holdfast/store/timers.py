@@ -5,14 +5,18 @@ Also work that others leave behind: waiters that an emit didn't wake, and runs h
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
-from holdfast.store.module import StoreModule, Tx, id_rows, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
+from holdfast.store.quarantine import Quarantine
 from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_runs, lock_unlocked_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
+
+T = TypeVar("T")
 
 
 class DueTimes(NamedTuple):
@@ -37,17 +41,29 @@ class DueTimes(NamedTuple):
 class TimerStore(StoreModule):
     """What is due. Each call handles one batch of at most 500 and returns how many, so that callers can repeat it."""
 
+    def __init__(self, context: StoreContext) -> None:
+        super().__init__(context)
+        self._quarantine = Quarantine(context)
+
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
-        return DueTimes._make(self._execute("poll", "read_due_times")[0])
+        scheduled, waits, deadlines, held, events, limits, now = self._execute("poll", "read_due_times")[0]
+        return DueTimes(
+            scheduled=time_left(scheduled, now),
+            waits=time_left(waits, now),
+            deadlines=time_left(deadlines, now),
+            held=held,
+            events=events,
+            limits=time_left(limits, now),
+        )
 
     def promote_due(self) -> int:
         """Make scheduled runs ready that are due."""
-        return len(self._execute("housekeeping", "promote_due_runs"))
+        return self._guard(lambda: len(self._execute("housekeeping", "promote_due_runs")), "suspect_due")
 
     def release_held(self) -> int:
         """Make runs claimable that were held until the code of a predecessor stopped."""
-        return len(self._execute("housekeeping", "release_held_runs"))
+        return self._guard(lambda: len(self._execute("housekeeping", "release_held_runs")), "suspect_held")
 
     def fail_overdue(self, error: str) -> list[str]:
         """Fail runs past their deadline, and conclude gates past theirs.
@@ -66,7 +82,7 @@ class TimerStore(StoreModule):
             ends += fail_overdue_runs(tx, {id: run for id, run in runs.items() if run.kind != "gate"}, error)
             return failed_runs([*ends, *propagate_ends(tx, ends)])
 
-        return self._transaction("housekeeping", work)
+        return self._guard(lambda: self._transaction("housekeeping", work), "suspect_due")
 
     def resolve_due_waits(self) -> int:
         """Resolve waits that are due and wake their runs."""
@@ -77,7 +93,7 @@ class TimerStore(StoreModule):
             wake_runs(tx, {str(row[0]) for row in resolved})
             return len(resolved)
 
-        return self._transaction("housekeeping", work)
+        return self._guard(lambda: self._transaction("housekeeping", work), "suspect_due")
 
     def wake_event_waiters(self) -> int:
         """Wake the next waiters of events that have more than their emit could wake."""
@@ -91,8 +107,12 @@ class TimerStore(StoreModule):
                 tx.execute("clear_more_waiters", rows=json_rows({"target": target} for target in payloads))
             return len(waiters)
 
-        return self._transaction("housekeeping", work)
+        return self._guard(lambda: self._transaction("housekeeping", work), "suspect_waiters")
 
     def unpark_due(self) -> int:
         """Unpark runs of full limits whose check is due; return the number of counters."""
-        return self._transaction("housekeeping", unpark_due)
+        return self._guard(lambda: self._transaction("housekeeping", unpark_due), "suspect_held")
+
+    def _guard(self, work: Callable[[], T], suspects: str) -> T:
+        """Do `work`. If a corrupt row breaks it, quarantine that run, one of `suspects`, and repeat it."""
+        return self._quarantine.run("housekeeping", work, lambda tx: column(tx.execute(suspects)))

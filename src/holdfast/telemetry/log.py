@@ -266,6 +266,14 @@ def schedule_taken_over(name: str, before: str, app: str) -> None:
     _log(logging.WARNING, "schedule taken over", fields, **fields, from_app=before, by_app=app, hint=hint)
 
 
+def run_quarantined(run: str, columns: str, reason: str) -> None:
+    fields: dict[str, Any] = {"run": run}
+    hint = "another program or a failure changed the row; see holdfast show"
+    _log(
+        logging.ERROR, "run quarantined: its row is corrupt", fields, **fields, columns=columns, error=reason, hint=hint
+    )
+
+
 def schedule_unreadable(name: str, trouble: str) -> None:
     fields: dict[str, Any] = {"schedule": name}
     _log(

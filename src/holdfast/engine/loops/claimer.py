@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState
@@ -18,9 +18,11 @@ from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.write_queue import WriteQueue
+from holdfast.errors import PayloadError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
 from holdfast.store.module import Tx
+from holdfast.store.quarantine import CORRUPT_DATA
 from holdfast.task.fakes import active_fakes, fake_remote_tasks, fake_task
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
@@ -111,11 +113,23 @@ class KnownLanes:
 
 def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
     """Load the recorded history of durable functions that were claimed before."""
-    again = {each.claim.id: each for each in attempts if each.claim.fence > 1 and each.durable}
-    if again:
-        loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
-        for id, attempt in again.items():
-            attempt.loaded_history = loaded[id]
+    again = [each for each in attempts if each.claim.fence > 1 and each.durable]
+    if not again:
+        return
+    try:
+        _load_histories(store, again)
+    except CORRUPT_DATA:  # of one of them: find out which
+        for attempt in again:
+            try:
+                _load_histories(store, [attempt])
+            except CORRUPT_DATA as error:
+                attempt.corrupt_history = PayloadError(f"the run's stored history is corrupt: {error}")
+
+
+def _load_histories(store: Store, attempts: Sequence[Attempt]) -> None:
+    loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in attempts])
+    for attempt in attempts:
+        attempt.loaded_history = loaded[attempt.claim.id]
 
 
 class IsolatedRuns:

@@ -41,7 +41,7 @@ join {schema}lanes l on l.id = s.lane
 group by l.queue, s.state
 
 -- name: read_oldest_ready
--- Read by queue how long its oldest ready run has been ready, in microseconds.
+-- Read by queue since when its oldest ready run has been ready, and the time.
 --
 -- It reads the first hundred ready runs of each priority of a lane, by the ready index, so that a backlog costs little:
 -- in a fair queue, and among nodes of graphs, the first ones aren't always the oldest.
@@ -57,13 +57,13 @@ with recursive levels as (
         order by r.priority desc limit 1
     ) from levels where levels.priority is not null
 )
-select l.queue, {now} - min((
+select l.queue, min((
     select min(coalesce(first.ready_at, first.created_at)) from (
         select r.ready_at, r.created_at from {schema}runs r
         where r.lane = levels.lane and r.state = 'ready' and r.held is null and r.priority = levels.priority
         order by r.turn, r.seq limit 100
     ) first
-))
+)), {now}
 from levels join {schema}lanes l on l.id = levels.lane
 where levels.priority is not null group by l.queue
 

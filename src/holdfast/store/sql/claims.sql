@@ -175,8 +175,8 @@ select 1 where (
 ) is not null
 
 -- name: read_waits
--- Read how long claimed runs were ready before their claim, in microseconds.
-select id, claimed_at - coalesce(ready_at, created_at) from {schema}runs where id {among(:rows, id uuid)} and claimed_at is not null
+-- Read when claimed runs became ready and when they were claimed.
+select id, coalesce(ready_at, created_at), claimed_at from {schema}runs where id {among(:rows, id uuid)} and claimed_at is not null
 
 -- name: find_running
 -- Find those of these runs that are running in this session, with their fences. The heartbeat polls this every 0.4 s.

@@ -133,8 +133,8 @@ where before <= cast(:bytes as bigint)
 order by n
 
 -- name: load_waits
--- Load the waits of runs, with their outcomes.
-select w.run, w.key, w.kind, w.outcome, w.value, w.due_at - {now}
+-- Load the waits of runs, with their outcomes, and the time.
+select w.run, w.key, w.kind, w.outcome, w.value, w.due_at, {now}
 from {each(:rows, run uuid, generation int)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation
 where w.run {matching(:rows, run uuid)}

@@ -77,9 +77,10 @@ from counters cross join locked left join {schema}limit_settings s on s.name = c
 -- name: lock_counters
 -- only: sqlite
 -- packed
--- Read counters with what their limits allow and the current time. A missing counter counts as unused.
-select json_group_array(json_array(each.place, coalesce(l.used, 0), coalesce(l.log, '[]'), l.look_at, s.concurrency, s.rate, s.period,
-    {clock}))
+-- Read counters with what their limits allow and the current time. A missing counter counts as unused. JSON can't hold
+-- what another program may have stored in place of numbers and texts, so these are cast.
+select json_group_array(json_array(each.place, cast(coalesce(l.used, 0) as integer), cast(coalesce(l.log, '[]') as text),
+    cast(l.look_at as integer), cast(s.concurrency as integer), cast(s.rate as integer), cast(s.period as integer), {clock}))
 from {each(:rows, place text, name text)} left join {schema}limits l on l.place = each.place
 left join {schema}limit_settings s on s.name = each.name
 

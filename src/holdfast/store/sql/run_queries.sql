@@ -3,6 +3,13 @@
 select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.id = cast(:id as {uuid})
 
+-- name: read_run_without_lane
+-- Read a run whose lane doesn't exist, so that `shown_runs` lacks it: another program changed the tables.
+select r.id, '(unknown)', '(unknown)', r.state, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at,
+    r.finished_at, r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, 0, r.kind, r.node, r.spawn_key,
+    r.place, r.options, r.seq, {listed_args(r)}
+from {schema}runs r where r.id = cast(:id as {uuid}) and not exists (select 1 from {schema}lanes l where l.id = r.lane)
+
 -- name: read_run_details
 -- Read what operators see of a run in addition.
 select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on,

@@ -29,8 +29,8 @@ where {schema}schedules.name {among(:rows, name text)} and {schema}schedules.nam
 update {schema}schedules set orphaned = 1 where name {among(:rows, name text)}
 
 -- name: time_to_next_slot
--- Return the microseconds until the next slot of any schedule. Takes no lock.
-select min(next_at) - {now} from {schema}schedules where kind = 'schedule' and paused = 0 and orphaned = 0
+-- Read when the next slot of any schedule is due, and the time. Takes no lock.
+select min(next_at), {now} from {schema}schedules where kind = 'schedule' and paused = 0 and orphaned = 0
 
 -- name: pick_due_schedules
 -- Pick due schedules, each for one worker at a time: the first ones, or those behind a known one.
@@ -106,10 +106,10 @@ from {schema}slots s left join {schema}shown_runs r on r.id = s.run
 where s.schedule = :name order by s.id desc
 
 -- name: time_to_next_poll
--- Return the microseconds until one of these triggers may be polled. Takes no lock.
+-- Read when one of these triggers may be polled, and the time. Takes no lock.
 --
 -- A poll that never ended, because its worker died, is repeated when its lease expires.
-select min(coalesce(poll_until, next_at)) - {now} from {schema}schedules
+select min(coalesce(poll_until, next_at)), {now} from {schema}schedules
 where kind = 'trigger' and name {among(:rows, name text)} and paused = 0 and orphaned = 0
 
 -- name: acquire_due_triggers

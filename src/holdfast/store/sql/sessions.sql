@@ -45,8 +45,8 @@ select session from (
 order by session limit 50
 
 -- name: time_to_next_expiry
--- Return the microseconds until the next lease expires.
-select min(lease_until) - {clock} from {schema}workers
+-- Read when the next lease expires, and the time.
+select min(lease_until), {clock} from {schema}workers
 
 -- name: lock_dead_sessions
 -- Lock the rows of dead sessions against their own committers; skip those that are locked or alive after all.
@@ -63,7 +63,11 @@ update {schema}workers set died_with = coalesce(died_with, (
     select count(*) from {schema}runs r where r.session = {schema}workers.session
 ))
 where session {among(:rows, session text)}
-returning session, died_with, status
+returning session, died_with
+
+-- name: read_session_statuses
+-- Read what dead sessions last reported.
+select session, status from {schema}workers where session {among(:rows, session text)}
 
 -- name: count_runs_of_unknown
 -- Count the runs of sessions without a row, which can't store the count.
@@ -101,9 +105,9 @@ and (select min(r.session) from {schema}runs r where r.session = {schema}workers
 select session, name, started_at, lease_until, info from {schema}workers where lease_until > {clock} order by session
 
 -- name: list_sessions
--- List all sessions with the time left of their lease and the number of runs that name them.
-select w.session, w.name, w.started_at, w.lease_until - {clock}, w.idle, w.info,
-    (select count(*) from {schema}runs r where r.session = w.session), w.status
+-- List all sessions with their leases, the number of runs that name them, and the time.
+select w.session, w.name, w.started_at, w.lease_until, w.idle, w.info,
+    (select count(*) from {schema}runs r where r.session = w.session), w.status, {clock}
 from {schema}workers w order by w.started_at, w.session
 
 -- name: count_claimed

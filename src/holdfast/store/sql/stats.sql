@@ -6,10 +6,10 @@
 -- rest.
 select finished_at - finished_at % cast(:span as bigint) as at, lane, state,
     case when started_at is not null and claimed_at >= coalesce(ready_at, created_at) then
-        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(claimed_at - coalesce(ready_at, created_at) as double precision) / cast(1000 as double precision))) as int)
+        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + (cast(claimed_at as double precision) - cast(coalesce(ready_at, created_at) as double precision)) / cast(1000 as double precision))) as int)
         end as waited,
     case when started_at is not null then
-        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + cast(case when finished_at > started_at then finished_at - started_at else 0 end as double precision) / cast(1000 as double precision))) as int)
+        cast(floor(cast(5 as double precision) * ln(cast(1 as double precision) + case when finished_at > started_at then cast(finished_at as double precision) - cast(started_at as double precision) else cast(0 as double precision) end / cast(1000 as double precision))) as int)
         end as took,
     count(*)
 from {schema}runs

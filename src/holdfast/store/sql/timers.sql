@@ -8,14 +8,14 @@ update {schema}runs set state = 'ready', due_at = null, ready_at = due_at, turn 
 returning id, {notify_workers}
 
 -- name: read_due_times
--- Read when the next run, wait, deadline and limit is due, and whether held runs or waiters of events are left. No
--- locks.
-select (select min(due_at) from {schema}runs where state = 'scheduled') - {now},
-    (select min(due_at) from {schema}waits where outcome is null and due_at is not null) - {now},
-    (select min(deadline) from {schema}runs where deadline is not null and finished_at is null) - {now},
+-- Read when the next run, wait, deadline and limit is due, whether held runs or waiters of events are left, and the
+-- time. No locks. The difference is computed in Python, where a corrupt time can't overflow.
+select (select min(due_at) from {schema}runs where state = 'scheduled'),
+    (select min(due_at) from {schema}waits where outcome is null and due_at is not null),
+    (select min(deadline) from {schema}runs where deadline is not null and finished_at is null),
     (select 1 from {schema}runs where held = 'quiescing' and session is null limit 1),
     (select 1 from {schema}events where more = 1 limit 1),
-    (select min(look_at) from {schema}limits where look_at is not null) - {now}
+    (select min(look_at) from {schema}limits where look_at is not null), {now}
 
 -- name: pick_overdue_runs
 -- Pick unfinished runs past their deadline, and their parents, in small batches.
