@@ -102,13 +102,17 @@ def test_migrate_creates_the_tables_in_djangos_database(postgres_project):
             print(cursor.fetchone()[0] > 10)
     """
     assert postgres_project.run(counted) == "False\n"
-    postgres_project.manage("migrate")
+    assert " [ ] 0001_runs\n" in postgres_project.manage("showmigrations")
+    assert "Running migrations of Holdfast:\n  Applied 0001_runs\n" in postgres_project.manage("migrate")
     assert postgres_project.run(counted) == "True\n"
 
 
 def test_manage_py_uses_the_projects_app_and_passes_exit_codes_on(project: Project):
     project.add("words.py", WORDS)
     said = project.manage("migrate") + project.run("import words")
+    assert "Running migrations of Holdfast:\n  No migrations to apply.\n" in said
+    assert "exit 0 runs --verbosity 0 -v 2 --no-color --pythonpath ." in said
+    assert "traceback RunNotFound" in said
     assert "shop.tasks.fulfill" in said
     assert "shop.reports.report" in said
     assert "exit 0 tasks --settings=shop.settings" in said
@@ -146,6 +150,24 @@ WORDS = """
         call_command("holdfast", "show", "0000")
     except CommandError as error:
         print("raised", error.returncode, error)
+    output, errors = io.StringIO(), io.StringIO()
+    call_command("holdfast", "--json", "runs", stdout=output, stderr=errors)
+    assert json.loads(output.getvalue())[0]["id"] == str(run.id), output.getvalue()
+    call_command("holdfast", "runs", "--state", "done", stdout=io.StringIO(), stderr=errors)
+    assert "no run" in errors.getvalue().lower(), errors.getvalue()
+    silent = io.StringIO()
+    call_command("holdfast", "runs", "--state", "done", verbosity=0, stdout=io.StringIO(), stderr=silent)
+    assert silent.getvalue() == "", silent.getvalue()
+    manage("holdfast", "runs", "--verbosity", "0", "-v", "2", "--no-color", "--pythonpath", ".")
+    try:
+        execute_from_command_line(["manage.py", "holdfast", "show", "0000", "--traceback"])
+    except Exception as error:
+        print("traceback", type(error).__name__)
+    shown = io.StringIO()
+    call_command("showmigrations", stdout=shown)
+    assert "holdfast\\n [X] 0001_runs\\n" in shown.getvalue() and "shop\\n [X] 0001_initial" in shown.getvalue()
+    call_command("showmigrations", "holdfast", format="plan", stdout=(shown := io.StringIO()))
+    assert shown.getvalue().startswith("[X]  holdfast.0001_runs\\n")
 """
 
 
@@ -202,6 +224,9 @@ WRONG = {
     'HOLDFAST = {"DATABASE": "other"}': "'other' is not in DATABASES",
     "HOLDFAST = {}": "'default' is sqlite, which can't store runs: set HOLDFAST",
     "HOLDFAST = {'URL': f'sqlite:///{BASE_DIR}/django.db'}": "file of Django's database 'default'",
+    "HOLDFAST = {'URL': BASE_DIR}": "URL must be a str, not PosixPath",
+    "HOLDFAST = {'INCLUDE': 'shop.reports'}": "INCLUDE must be a list or tuple, not str",
+    "HOLDFAST = {'URL': 'mysql://x'}": "unsupported database URL",
 }
 
 
@@ -225,11 +250,24 @@ def test_an_invalid_setting_is_rejected(sqlite_project):
         assert words in line
 
 
-def test_check_reports_an_invalid_setting(sqlite_project):
-    sqlite_project.add("shop/empty.py", "urlpatterns = []\n")
-    sqlite_project.add("shop/settings.py", "\nHOLDFAST = {}\nTASKS = {}\nROOT_URLCONF = 'shop.empty'\n")
+def test_check_reports_an_invalid_setting_and_other_commands_refuse(sqlite_project):
+    """The modules with tasks can be imported nevertheless: the URLs of the project need them."""
+    sqlite_project.add("shop/settings.py", "\nHOLDFAST = {}\n")
     said = " ".join(sqlite_project.manage("check", ok=False).split())
     assert "?: (holdfast.E001) Django's database 'default' is sqlite, which can't store runs" in said
+    assert "Traceback" not in said
+    refused = sqlite_project.manage("holdfast", "runs", ok=False)
+    assert refused.startswith("holdfast: Django's database 'default' is sqlite, which can't store runs")
+    said = sqlite_project.run("from shop.tasks import confirm; confirm.enqueue(1)", ok=False)
+    assert "ConfigError: Django's database 'default' is sqlite" in said
+
+
+def test_check_reports_modules_that_a_worker_could_not_import(sqlite_project):
+    sqlite_project.add("shop/settings.py", "\nHOLDFAST['INCLUDE'] = ['shop.reprots', 'shop.broken']\n")
+    sqlite_project.add("shop/broken.py", "1 / 0\n")
+    said = " ".join(sqlite_project.manage("check", ok=False).split())
+    assert '(holdfast.E002) setting HOLDFAST: "INCLUDE": module shop.reprots can\'t be imported' in said
+    assert "module shop.broken can't be imported: ZeroDivisionError: division by zero" in said
 
 
 def test_a_custom_app_is_used(sqlite_project):

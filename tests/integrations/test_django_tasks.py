@@ -23,6 +23,10 @@ TASKS = """
     @task
     def fails(number):
         raise ValueError(f"no {number}")
+
+    @task
+    def returns_no_json(large):
+        return "x" * 20_000_000 if large else object()
 """
 
 WORK = """
@@ -31,7 +35,7 @@ WORK = """
     from django.utils import timezone
     from holdfast.integrations.django import app
     from holdfast.integrations.django.backend import HoldfastBackend, TaskResultDoesNotExist, signals
-    from shop.more_tasks import count, count_async, fails
+    from shop.more_tasks import count, count_async, fails, returns_no_json
     from shop.reports import report
 
     heard = []
@@ -84,8 +88,18 @@ WORK = """
     app.worker().drain()
     again.refresh()
     assert (again.status, again.attempts, len(again.errors)) == ("FAILED", 2, 2), again
+    unstored = [returns_no_json.enqueue(large) for large in (False, True)]
+    app.worker().drain()
+    for result in unstored:
+        result.refresh()
+        assert result.status == "FAILED", result
+        assert [each[2] for each in heard if each[1] == result.id] == ["READY", "RUNNING", "FAILED"], heard
+    for options in ({"RETRIES": 3}, {"TIMEOUT": "soon"}):
+        wrong = HoldfastBackend("default", {"OPTIONS": options})
+        [found] = wrong.check()
+        print(found.id, found.msg)
     try:
-        HoldfastBackend("default", {"OPTIONS": {"RETRIES": 3}})
+        wrong.enqueue(fails, [4], {})
     except Exception as error:
         print(type(error).__name__, error)
 """
@@ -94,9 +108,11 @@ WORK = """
 def test_the_backend_implements_the_task_interface(project: Project):
     project.add("shop/more_tasks.py", TASKS)
     project.manage("migrate")
-    *said, wrong = project.run(WORK).splitlines()
+    *said, unknown, invalid, raised = project.run(WORK).splitlines()
     assert said == ["missing", "missing", "missing", "refused"]
-    assert "ImproperlyConfigured TASKS: default: OPTIONS has 'RETRIES'; HoldfastBackend takes RETRY," in wrong
+    assert "holdfast.E003 TASKS: default: OPTIONS has 'RETRIES'; HoldfastBackend takes RETRY," in unknown
+    assert "holdfast.E003 TASKS: default: OPTIONS: " in invalid
+    assert raised == invalid.replace("holdfast.E003", "ImproperlyConfigured")
 
 
 def test_a_task_is_enqueued_with_the_open_transaction_or_not_at_all(postgres_project):

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import click
 
+from holdfast.cli.root import SharedOptions
 from holdfast.model import clock
 
 STYLES = {
@@ -203,7 +204,10 @@ def show_line(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a remark to stderr."""
-    click.echo(escape_control(text), err=True)
+    context = click.get_current_context(silent=True)
+    shared = None if context is None else context.find_object(SharedOptions)
+    if shared is None or not shared.quiet:
+        click.echo(escape_control(text), err=True)
 
 
 # Times

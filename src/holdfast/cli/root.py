@@ -29,6 +29,8 @@ class SharedOptions:
     schema: str | None = None
     json: bool = False
     debug: bool = False
+    quiet: bool = False
+    """Print no remarks. Set by `manage.py holdfast --verbosity 0`."""
 
 
 def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:

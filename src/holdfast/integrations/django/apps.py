@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from django.apps import AppConfig
-from django.core import checks
 from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_migrate
 
 from holdfast.control import Control
-from holdfast.errors import ConfigError
+from holdfast.integrations.django.checks import register_checks
 from holdfast.integrations.django.test_databases import notice_test_database, remember_databases
 
 
@@ -24,31 +24,29 @@ class HoldfastConfig(AppConfig):  # type: ignore[misc]  # Django is untyped here
     verbose_name = "Holdfast"
 
     def ready(self) -> None:
-        checks.register(check_setting)
+        register_checks()
         remember_databases()
         pre_migrate.connect(notice_test_database, sender=self)
         post_migrate.connect(create_tables, sender=self)
         connection_created.connect(close_for_test_databases)
 
 
-def check_setting(**_: Any) -> list[Any]:
-    """Report errors in the `HOLDFAST` setting to `manage.py check`, without I/O."""
-    from holdfast.integrations.django.conf import the_app
-
-    try:
-        the_app()
-    except ConfigError as error:
-        return [checks.Error(str(error), id="holdfast.E001")]
-    return []
-
-
-def create_tables(using: str, **_: Any) -> None:
+def create_tables(using: str, verbosity: int = 0, stdout: Any = None, **_: Any) -> None:
     """Create or migrate the tables after `manage.py migrate`; those in another database with the default one."""
-    from holdfast.integrations.django.conf import the_app
+    from holdfast.integrations.django.conf import setting_error, the_app
 
     app = the_app()
-    if getattr(app, "alias", DEFAULT_DB_ALIAS) == using:
-        Control(app.store).upkeep.migrate()
+    if setting_error() is not None or getattr(app, "alias", DEFAULT_DB_ALIAS) != using:
+        return
+    applied = Control(app.store).upkeep.migrate()
+    if verbosity >= 1:
+        lines = [f"  Applied {short_name(name)}" for name in applied] or ["  No migrations to apply."]
+        (stdout or sys.stdout).write("\n".join(["Running migrations of Holdfast:", *lines]) + "\n")
+
+
+def short_name(migration: str) -> str:
+    """Return the name of a migration without its suffix, as Django shows it."""
+    return migration.removesuffix(".sql")
 
 
 def close_for_test_databases(connection: Any, **_: Any) -> None:

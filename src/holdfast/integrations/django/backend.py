@@ -9,13 +9,15 @@ database, they are enqueued inside the current transaction.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
@@ -32,9 +34,10 @@ except ImportError:  # before Django 6
     from django_tasks.exceptions import TaskResultDoesNotExist
 
 from holdfast.control import Control
-from holdfast.errors import RunNotFound
+from holdfast.errors import HoldfastError, PayloadError, RunNotFound
 from holdfast.integrations.django.conf import the_app
 from holdfast.integrations.django.results import new_result, result_of
+from holdfast.model.codec import encode
 from holdfast.model.retry import Retry
 from holdfast.model.run import RunInfo
 from holdfast.task.scope import current_scope
@@ -53,13 +56,26 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyp
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        for unknown in self.options.keys() - set(OPTIONS):
-            raise ImproperlyConfigured(
-                f"TASKS: {alias}: OPTIONS has {unknown!r}; HoldfastBackend takes {', '.join(OPTIONS)}"
-            )
         self._app = the_app()
-        self._control = Control(self._app.store, self._app.registry)
         self._run_options = {name.lower(): value for name, value in self.options.items()}
+
+    @cached_property
+    def _control(self) -> Control:
+        return Control(self._app.store, self._app.registry)
+
+    def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
+        """Report invalid `OPTIONS` as a system check."""
+        error = self._options_error()
+        return [] if error is None else [checks.Error(error, id="holdfast.E003")]
+
+    def _options_error(self) -> str | None:
+        for unknown in self.options.keys() - set(OPTIONS):
+            return f"TASKS: {self.alias}: OPTIONS has {unknown!r}; HoldfastBackend takes {', '.join(OPTIONS)}"
+        try:
+            self._app.remote("task").options(**self._run_options)
+        except HoldfastError as error:
+            return f"TASKS: {self.alias}: OPTIONS: {error}"
+        return None
 
     # Declaration
 
@@ -96,6 +112,8 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyp
     # Enqueue
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
+        if (error := self._options_error()) is not None:
+            raise ImproperlyConfigured(error)
         self.validate_task(task)
         result = new_result(task, args, kwargs, self.alias)  # Converts the arguments to JSON types.
         holdfast_task = self._app.registry.get(task.module_path)
@@ -141,11 +159,22 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyp
         return [TaskContext(task_result=result)] if task.takes_context else []
 
     def _finish(self, result: TaskResult, value: Any) -> Any:
-        """Send the signal before the result is recorded, so that an error of a receiver fails the attempt."""
-        object.__setattr__(result, "status", interface.TaskResultStatus.SUCCESSFUL)
-        object.__setattr__(result, "_return_value", value)
-        signals.task_finished.send(type(self), task_result=result)
+        """Send the signal before the result is recorded, so that an error of a receiver fails the attempt.
+
+        A value that can't be stored fails the run, so it isn't reported as a success.
+        """
+        if self._can_be_stored(value):
+            object.__setattr__(result, "status", interface.TaskResultStatus.SUCCESSFUL)
+            object.__setattr__(result, "_return_value", value)
+            signals.task_finished.send(type(self), task_result=result)
         return value
+
+    def _can_be_stored(self, value: Any) -> bool:
+        try:
+            self._app.store.payloads.pack(encode(value, "the result"), "the result")
+        except PayloadError:
+            return False
+        return True
 
 
 def send_failed(info: RunInfo[Any]) -> None:

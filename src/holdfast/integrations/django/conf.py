@@ -11,7 +11,9 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from django.apps import apps
@@ -21,6 +23,7 @@ from django.utils.module_loading import module_has_submodule
 
 from holdfast.app import Holdfast
 from holdfast.cli.connect import load_app
+from holdfast.control.open import IN_MEMORY
 from holdfast.database import Database
 from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
@@ -31,22 +34,31 @@ from holdfast.integrations.django.connections import (
     set_up,
     url_of,
 )
-from holdfast.integrations.django.stores import DjangoStore
+from holdfast.integrations.django.stores import DjangoStore, InvalidStore
 from holdfast.integrations.django.test_databases import remember_databases, runs_tests
 from holdfast.model.keep import Keep
 from holdfast.model.run import RunInfo
 
-KEYS = ("APP", "URL", "DATABASE", "SCHEMA", "NAME", "MIGRATE", "INCLUDE", "KEEP", "KEEP_KEYS")
 TARGET = f"{__package__}:app"
 """How the CLI finds the app."""
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "APP": (str,), "URL": (str,), "DATABASE": (str,), "SCHEMA": (str,), "NAME": (str,), "MIGRATE": (bool,),
+    "INCLUDE": (list, tuple), "KEEP": (Keep, timedelta, int, float), "KEEP_KEYS": (timedelta, int, float, NoneType),
+}  # fmt: skip
+
 _lock = threading.RLock()
 _app: Holdfast | None = None
+_setting_error: ConfigError | None = None
 
 
 def the_app() -> Holdfast:
-    """Return the app of the settings. The first call creates it."""
-    global _app
+    """Return the app of the settings. The first call creates it.
+
+    If the setting is invalid, the app can declare tasks, but every use of its store raises the error. So modules with
+    tasks can be imported, and the system check can report the error.
+    """
+    global _app, _setting_error
     with _lock:
         if _app is None:
             set_up()
@@ -56,8 +68,13 @@ def the_app() -> Holdfast:
                     " an app's __init__.py or apps.py"
                 )
             remember_databases()
-            _app = make_app(read_setting())
-            DjangoStore(_app, getattr(_app, "alias", None))
+            try:
+                _app = make_app(read_setting())
+                DjangoStore(_app, getattr(_app, "alias", None))
+            except ConfigError as error:
+                _setting_error = error
+                _app = Holdfast(IN_MEMORY, name=_project())
+                _app._bind(InvalidStore(error), IN_MEMORY)
             _app._hooks.around_calls.append(fresh_connections)
             _app._hooks.at_thread_end.append(close_connections)
             _app.on_stop(close_async_connections)
@@ -76,6 +93,12 @@ def failed_run(info: RunInfo[Any]) -> None:
         fresh_connections()
 
 
+def setting_error() -> ConfigError | None:
+    """Return the error of the setting, if it is invalid."""
+    the_app()
+    return _setting_error
+
+
 def existing_app() -> Holdfast | None:
     """Return the app if it was created."""
     return _app
@@ -86,8 +109,12 @@ def read_setting() -> dict[str, Any]:
     setting = getattr(settings, "HOLDFAST", {})
     if not isinstance(setting, Mapping):
         raise ConfigError(f"setting HOLDFAST must be a dict, not {type(setting).__name__}")
-    for unknown in setting.keys() - set(KEYS):
-        raise ConfigError(f"setting HOLDFAST: unknown key {unknown!r}; the keys are {', '.join(KEYS)}")
+    for unknown in setting.keys() - _TYPES.keys():
+        raise ConfigError(f"setting HOLDFAST: unknown key {unknown!r}; the keys are {', '.join(_TYPES)}")
+    for key, value in setting.items():
+        if not isinstance(value, _TYPES[key]):
+            wanted = " or ".join(kind.__name__ for kind in _TYPES[key])
+            raise ConfigError(f"setting HOLDFAST: {key} must be a {wanted}, not {type(value).__name__}")
     if "APP" in setting and len(setting) > 1:
         others = ", ".join(key for key in setting if key != "APP")
         raise ConfigError(f'setting HOLDFAST: with "APP", set {others} on your own app instead')
@@ -102,7 +129,7 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
         "schema": setting.get("SCHEMA", "holdfast"),
         "name": setting.get("NAME", _project()),
         "migrate": setting.get("MIGRATE", True),
-        "include": [*setting.get("INCLUDE", ()), *_task_modules()],
+        "include": [*setting.get("INCLUDE", ()), *task_modules()],
         "keep": setting.get("KEEP", Keep()),
         "keep_keys": setting.get("KEEP_KEYS"),
     }
@@ -143,7 +170,7 @@ def _project() -> str:
     return str(os.environ.get("DJANGO_SETTINGS_MODULE", "django")).partition(".")[0]
 
 
-def _task_modules() -> list[str]:
+def task_modules() -> list[str]:
     """Return the `tasks` modules of the installed apps."""
     return [f"{each.name}.tasks" for each in apps.get_app_configs() if module_has_submodule(each.module, "tasks")]
 

@@ -30,7 +30,7 @@ from holdfast.integrations.django.test_databases import (
     test_names,
     was_started_by_test,
 )
-from holdfast.model.clock import Clock
+from holdfast.model.clock import Clock, database_clock
 from holdfast.store import Store
 
 
@@ -51,6 +51,21 @@ def _place(url: str) -> tuple[object, ...]:
 
     parameters = conninfo_to_dict(url)
     return tuple(parameters.get(name) for name in ("dbname", "host", "port", "service"))
+
+
+class InvalidStore(Store):
+    """The store of an invalid setting, whose use raises the error."""
+
+    clock = database_clock
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class DjangoStore(Store):
