@@ -115,13 +115,14 @@ def test_failures_and_skips_are_told_with_their_causes(shell, yard):
     assert "node hull failed" in told["error"]
     lines = drawn(result.stdout)
     at = next(at for at, line in enumerate(lines) if line.strip().startswith("hull"))
+    assert lines[at].endswith(f"run {yard.app.get_run(yard.failed).nodes()['hull'].id}")
     assert "ValueError" in lines[at + 1]
     assert any(re.search(r"mast +skipped +node hull failed", line) for line in lines)
 
 
 def test_node_is_shown_by_name_with_its_graph(shell, yard):
     told = fields(shell("show", yard.open, "sail", "--url", yard.url).stdout)
-    assert (told["node"], told["parent"], told["state"]) == ("sail of graph boat", str(yard.open), "blocked")
+    assert (told["node"], told["parent"], told["state"]) == ("sail of graph boat", f"{yard.open} (boat)", "blocked")
     assert told["waiting for"] == "node launch (waiting)"
     assert "outputs of dependencies are pending" in told["arguments"]
     gate = fields(shell("show", yard.open, "crew", "hire", "--url", yard.url).stdout)

@@ -282,7 +282,9 @@ def test_nodes_and_gates(database_url):
         graph.add(work, name="last", after=[gate])
         run = app.submit(graph)
         nodes = {node.node: node.id for node in app.store.queries.nodes(str(run.id))}
-        assert (why(control, run.id).code, why(control, run.id).data) == ("no_worker", {"node": "first"})
+        reason = why(control, run.id)
+        assert (reason.code, reason.data) == ("no_worker", {"node": "first", "run": nodes["first"]})
+        assert reason.text.startswith(f"node first ({nodes['first']}): ")
         assert why(control, nodes["last"]).data == {"nodes": {"approve": "blocked"}}
         assert why(control, nodes["approve"]).code == "nodes"
         drain(app)
@@ -292,6 +294,44 @@ def test_nodes_and_gates(database_url):
         )
         assert f"holdfast gate {run.id} approve complete" in why(control, nodes["approve"]).text
         assert "approve (waiting)" in why(control, nodes["last"]).text
+
+
+def test_failed_nodes_and_unfinished_children_are_named_with_their_ids(database_url):
+    with Holdfast(database_url) as app:
+        control = Control(app.store)
+
+        @app.task(name="work", retry=Retry(max_attempts=1))
+        async def work(ctx: Context, n: int) -> int:
+            if n == 13:
+                raise ValueError(n)
+            return await ctx.wait_for(f"go {n}") if n > 100 else n
+
+        @app.task(name="parent")
+        async def parent(ctx: Context, numbers: list[int]) -> list[int]:
+            return await ctx.map(work, numbers, concurrency=6)
+
+        graph = Graph("g")
+        for n in range(12, 15):
+            graph.add(work, n, name=f"n{n}")
+        failed = app.submit(graph)
+        one, many = parent.enqueue([1, 101]), parent.enqueue(list(range(101, 110)))
+        drain(app)
+        ended, nodes = control.whys.why(failed.id).reasons
+        bad = str(failed.nodes()["n13"].id)
+        assert (ended.code, nodes.text, nodes.data["runs"]) == ("ended", f"node n13 ({bad}) failed", {"n13": bad})
+        (child,) = [run.id for run in app.runs(task="work", state="waiting") if run.parent == one.id]
+        reason = why(control, one.id)
+        assert reason.text == f"waiting for 1 child (work): {child} (waiting)"
+        assert reason.data["children"] == [{"run": str(child), "task": "work", "state": "waiting"}]
+        reason = why(control, many.id)
+        assert reason.text.startswith("waiting for 9 children (work): ")
+        assert reason.text.endswith(" and 4 more")
+        held = next(run for run in control.runs.details(many.id).children if run.state == "blocked")
+        assert why(control, held.id).text == f"the map of its parent, run {many.id}, has reached its concurrency limit"
+        scoped = control.whys.why(one.id, AccessScope(tenant="acme")).reasons[0]
+        assert "children" not in scoped.data
+        above = control.runs.ancestors(child)
+        assert [(each.id, each.name) for each in above] == [(one.id, "parent")]
 
 
 def test_missing_run_is_not_found(control, harness):

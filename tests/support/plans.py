@@ -334,6 +334,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "list_all_steps": (ONE, "checkpoints_pkey"),
     "list_waits": (ONE, "waits_pkey"),
     "list_children": (ONE, "holdfast_runs_children"),
+    "list_unfinished_children": (ONE | {"spawn_key": "0:call"}, "holdfast_runs_children"),
     "list_failed_children": (ONE, "holdfast_runs_children"),
     "list_chunks": (ONE | {"after": 0}, "chunks_pkey"),
     "add_nodes": (NEW_NODES, None),

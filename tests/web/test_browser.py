@@ -136,6 +136,31 @@ async def test_a_running_graph_is_followed_live_to_a_node(shop, page):
 
 
 @on_one_database
+async def test_a_failed_node_in_a_stack_is_opened_and_leads_back_to_its_graph(shop, page):
+    graph = Graph("fan")
+    first = graph.add(shop.add, 1, 2, name="first")
+    for n in range(50):
+        if n == 30:
+            graph.add(shop.boom, "broken", name="part 30", after=[first])
+        else:
+            graph.add(shop.add, n, n, name=f"part {n}", after=[first])
+    run = await off_loop(shop.app.submit, graph)
+    await off_loop(shop.drain)
+    await page.goto(f"/runs/{run.id}")
+    nodes = page.get_by_role("region", name="Nodes")
+    await page.get_by_role("link", name=re.compile("^49 nodes of task add")).click()
+    await expect(page.get_by_text("Only nodes of task add.")).to_be_visible()
+    await expect(nodes.get_by_role("row")).to_have_count(21)
+    await page.get_by_role("link", name="Next").click()
+    await expect(page.get_by_text("21 to 40 of 49")).to_be_visible()
+    await page.get_by_role("link", name="Show all nodes").click()
+    await page.get_by_role("link", name="failed 1").click()
+    await nodes.get_by_role("link", name=re.compile("^part 30")).click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("part 30 failed")
+    await page.locator(".crumbs").get_by_role("link", name="fan").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("fan failed")
+
+
 async def test_each_filter_is_used_and_stands_in_the_address(shop, page, fill):
     runs = await off_loop(fill)
     failed, done, graph = (str(runs[name].id) for name in ("failed", "done", "graph"))

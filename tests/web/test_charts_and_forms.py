@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from starlette.datastructures import QueryParams
 
 from holdfast.control.graphs import GraphInfo, NodeInfo
 from holdfast.control.runs import RunDetails
@@ -18,6 +19,7 @@ from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
 from holdfast.web.pages.forms import Submission, form_fields, read_form
 from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
+from holdfast.web.pages.node_table import NodeTable, build_node_table, group_address
 from holdfast.web.pages.overview import group_failures
 from holdfast.web.pages.timeline import build_timeline
 
@@ -113,6 +115,37 @@ def test_layout_has_layers_from_left_to_right_and_an_arrow_per_dependency():
     assert places["a"][0] < places["b"][0] == places["c"][0]
     assert places["b"][1] != places["c"][1]
     assert len(picture.arrows) == 2
+
+
+def table(graph: GraphInfo, **query: str) -> NodeTable:
+    return build_node_table(graph, QueryParams(query))
+
+
+def test_nodes_that_need_attention_come_first_and_others_in_the_order_in_which_they_were_added():
+    fan = [node(f"n{n}", 2, ("a",), "failed" if n == 30 else "done") for n in range(50)]
+    graph = GraphInfo(uuid4(), {}, [node("a", 1, task="first"), *fan, node("z", 3, ("n30",), "skipped")])
+    first = table(graph)
+    assert [each.name for each in first.nodes][:4] == ["n30", "z", "a", "n0"]
+    assert (first.first, first.last, first.total, first.previous) == (1, 20, 52, None)
+    assert first.next == f"/runs/{graph.id}?node_page=2#nodes"
+    last = table(graph, node_page="3")
+    assert (last.first, last.last, last.next) == (41, 52, None)
+    assert last.nodes[-1].name == "n49"
+    counts = {each.label: each.count for each in first.states}
+    assert counts == {"all": 52, "failed": 1, "skipped": 1, "done": 50}
+
+
+def test_the_table_shows_the_nodes_of_one_box_or_state():
+    fan = [node(f"n{n}", 2, ("a",), "failed" if n == 30 else "done") for n in range(50)]
+    graph = GraphInfo(uuid4(), {}, [node("a", 1), *fan])
+    box = QueryParams(group_address(graph.id, "t", 2).partition("?")[2].partition("#")[0])
+    group = build_node_table(graph, box)
+    assert (group.total, group.nodes[0].name, group.group) == (50, "n30", "t")
+    assert [each.name for each in table(graph, node_state="failed").nodes] == ["n30"]
+    assert "node_task=t" in group.states[1].address
+    for odd in ("0", "-1", "99999999999", "x", "99"):
+        assert table(graph, node_page=odd, node_state="odd").nodes
+    assert table(graph, node_task="none").nodes == []
 
 
 def test_many_nodes_that_are_alike_are_one_box_that_shows_the_worst():

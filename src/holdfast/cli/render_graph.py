@@ -105,7 +105,8 @@ def _format_states(counts: Mapping[str, int]) -> str:
 
 def _node(node: NodeInfo, width: int, gates: Mapping[UUID, GateInfo], *, small: bool) -> TreeNode:
     cells = [f"{node.name:<{width}}", f"{node.state:<9}"]
-    cells += [cell for cell in (_kind(node), _time(node), _why(node, gates.get(node.id), small=small)) if cell]
+    run = f"run {node.id}" if node.state in ("failed", "cancelled", "undoing") else ""
+    cells += [cell for cell in (_kind(node), _time(node), _why(node, gates.get(node.id), small=small), run) if cell]
     return TreeNode(cells, [*_below(node), *_within(node, gates)])
 
 

@@ -160,10 +160,11 @@ def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) 
             _show_flowchart(control.graphs.read(id))
             return
         details = control.runs.details(id)
+        above = control.runs.ancestors(id)
     if shared.json:
-        show_json(_as_data(details))
+        show_json(_as_data(details) | {"ancestors": above})
         return
-    _show_details(details)
+    _show_details(details, above[-1].name if above else None)
 
 
 def _show_flowchart(graph: GraphInfo) -> None:
@@ -182,7 +183,7 @@ def _as_data(details: RunDetails) -> dict[str, Any]:
     return info | rest
 
 
-def _show_details(details: RunDetails) -> None:
+def _show_details(details: RunDetails, parent: str | None) -> None:
     info = details.info
     show_fields(
         [
@@ -201,7 +202,7 @@ def _show_details(details: RunDetails) -> None:
             ("slot", format_time(info.scheduled_for)),
             ("trace", details.trace),
             ("node", None if details.node is None else f"{details.node} of graph {details.node_of}"),
-            ("parent", None if info.parent is None else str(info.parent)),
+            ("parent", None if info.parent is None else f"{info.parent} ({parent})" if parent else str(info.parent)),
             ("key", info.key),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),

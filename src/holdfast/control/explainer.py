@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -23,7 +23,7 @@ from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
 from holdfast.store.limits import CounterState, parse_counter_key
-from holdfast.store.run_queries import RunDetailRow, RunRow
+from holdfast.store.run_queries import NodeRow, RunDetailRow, RunRow, WaitRow
 from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
@@ -68,6 +68,10 @@ class Explainer:
     def _reasons(self, row: RunRow, more: RunDetailRow, scope: AccessScope) -> Iterator[Reason]:
         if row.state in FINAL_STATES:
             yield _ended(row)
+            if row.kind == "graph" and row.state == "failed":
+                nodes = self._store.queries.node_overview(row.id)
+                failed = [node for node in nodes if node.state in ("failed", "cancelled")]
+                yield from [_nodes_reason(failed, "failed")] if failed else []
         elif row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
@@ -136,15 +140,32 @@ class Explainer:
         return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]})
 
     def _waiting(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
-        waits = [wait for wait in waits_of(self._store.queries.waits(row.id)) if wait.outcome is None]
-        messages = any(wait.kind == "message" for wait in waits)
+        rows = [wait for wait in self._store.queries.waits(row.id) if wait.outcome is None]
+        messages = any(wait.kind == "message" for wait in rows)
         aside = Counter(topic for _, topic, *_ in self._store.queries.set_aside_messages(row.id)) if messages else {}
-        for wait in waits:
+        for stored, wait in zip(rows, waits_of(rows), strict=True):
             reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
+            if wait.kind == "children":
+                reason = self._with_children(row, stored, reason, scope)
             if wait.kind == "message" and (count := aside.get(wait.name)):
                 text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
                 reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
             yield reason
+
+    def _with_children(self, row: RunRow, wait: WaitRow, reason: Reason, scope: AccessScope) -> Reason:
+        """Name the children that a run waits for."""
+        children = self._store.queries.unfinished_children(row.id, wait.target or "", MAX_NAMES)
+        found = [
+            {"run": str(id), "task": task, "state": state}
+            for id, task, state, tenant in children
+            if scope.covers_tenant(tenant)
+        ]
+        if not found:
+            return reason
+        names = ", ".join(f"{child['run']} ({child['state']})" for child in found)
+        left = (wait.pending or 0) - len(found)
+        text = f"{reason.text}: {names}" + (f" and {left:,} more" if left > 0 else "")
+        return Reason(reason.code, text, {**reason.data, "children": found})
 
     def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
         if row.state == "blocked":
@@ -165,21 +186,17 @@ class Explainer:
         active = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         for node in active[:MAX_NAMES]:
             reasons = self.why(UUID(str(node.id)), scope).reasons
-            yield from (_of_node(str(node.node), reason) for reason in reasons)
+            yield from (_of_node(str(node.node), str(node.id), reason) for reason in reasons)
         if len(active) > MAX_NAMES:
             names = [str(node.node) for node in active]
             yield Reason("nodes", counted(len(names) - MAX_NAMES, "more active node"), {"nodes": names})
-        waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind is None]
+        waiting = [node for node in nodes if node.state == "waiting" and node.kind is None]
         if waiting:
-            yield Reason(
-                "nodes",
-                f"{_list_names('node', waiting)} {'is' if len(waiting) == 1 else 'are'} waiting",
-                {"nodes": waiting},
-            )
+            yield _nodes_reason(waiting, "is waiting" if len(waiting) == 1 else "are waiting")
 
     def _blocked(self, row: RunRow) -> Reason:
         if row.node is None:
-            text = "the parent's map has reached its concurrency limit"
+            text = f"the map of its parent, run {row.parent}, has reached its concurrency limit"
             return Reason("concurrency", text, {"parent": row.parent})
         assert row.parent is not None
         left = {
@@ -283,8 +300,15 @@ def _recovery(workers: list[WorkerInfo]) -> str:
     return "; its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
 
 
-def _of_node(node: str, reason: Reason) -> Reason:
-    return Reason(reason.code, f"node {node}: {reason.text}", {"node": node, **reason.data})
+def _of_node(node: str, id: str, reason: Reason) -> Reason:
+    return Reason(reason.code, f"node {node} ({id}): {reason.text}", {"node": node, "run": id, **reason.data})
+
+
+def _nodes_reason(nodes: Sequence[NodeRow], what: str) -> Reason:
+    """Name nodes with the ids of their runs."""
+    shown = [f"{node.node} ({node.id})" for node in nodes]
+    runs = {str(node.node): str(node.id) for node in nodes}
+    return Reason("nodes", f"{_list_names('node', shown)} {what}", {"nodes": list(runs), "runs": runs})
 
 
 def _ended(row: RunRow) -> Reason:

@@ -47,6 +47,7 @@ from holdfast.task.signature import SignatureProtocol, UntypedSignature
 MIN_PREFIX_CHARS = 4
 MAX_CANDIDATES = 5
 MAX_CHILDREN = 50
+MAX_ANCESTORS = 10
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
@@ -94,6 +95,18 @@ class RunDetails(msgspec.Struct, frozen=True):
     """Messages that didn't have the type that the function expects."""
     full_limit: str | None = None
     """The limit, with its key, that the run is parked on."""
+
+
+class Ancestor(msgspec.Struct, frozen=True):
+    """A run above another one. `node`: its name as a node of a graph."""
+
+    id: UUID
+    task: str
+    node: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.node or self.task
 
 
 class RunControl:
@@ -194,6 +207,18 @@ class RunControl:
             gates = self._graphs.gates(UUID(row.parent))
             found["gate"] = next((gate for gate in gates if gate.id == id), None)
         return found
+
+    def ancestors(self, id: UUID) -> list[Ancestor]:
+        """List the runs above a run, the topmost first; of very deep trees only the nearest ones."""
+        found: list[Ancestor] = []
+        row = self._reader.row(id)
+        while row.parent is not None and len(found) < MAX_ANCESTORS:
+            above = self._store.queries.run(row.parent)
+            if above is None:
+                break
+            row = above
+            found.append(Ancestor(UUID(row.id), row.task, row.node))
+        return found[::-1]
 
     def steps(self, id: UUID) -> list[StepInfo]:
         """List the checkpoints of a durable function since its last restart, in order, with superseded ones."""

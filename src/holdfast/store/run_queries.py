@@ -268,6 +268,10 @@ class RunQueries(StoreModule):
         """Return the first children of a run."""
         return RUN_ROWS.read_all(self._execute("read", "list_children", id=id, size=size))
 
+    def unfinished_children(self, id: str, spawn_key: str, size: int) -> list[Row]:
+        """Return id, task, state and tenant of the first unfinished children of one call, active ones first."""
+        return self._execute("read", "list_unfinished_children", id=id, spawn_key=spawn_key, size=size)
+
     def failed_children(self, id: str) -> list[tuple[str, str]]:
         """Return the first children of a run that failed or were cancelled: id and spawn key."""
         return [(str(child), key) for child, key in self._execute("read", "list_failed_children", id=id)]

@@ -54,6 +54,12 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 
+-- name: list_unfinished_children
+-- List the first unfinished children of one call; those that a map holds back come last.
+select r.id, r.task, r.state, r.tenant from {schema}shown_runs r
+where r.parent = cast(:id as {uuid}) and r.spawn_key = :spawn_key and r.finished_at is null
+order by case when r.state = 'blocked' then 1 else 0 end, r.seq limit cast(:size as bigint)
+
 -- name: list_failed_children
 -- List children of a run that failed or were cancelled, with the calls that created them.
 select id, spawn_key from {schema}runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ FOLD_CHARS = 400
 """Longer values are folded."""
 MAX_CHARS = 200_000
 """Longer values are truncated."""
+
+
+_RUN_ID = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})")
 
 
 class JsonText(NamedTuple):
@@ -50,6 +54,11 @@ def short_json(value: Any, longest: int = 80) -> str:
     """Format a value as JSON on one short line."""
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def run_ids(text: str) -> list[tuple[str, str | None]]:
+    """Split a text into pieces, each with the run id that it is, or None."""
+    return [(piece, piece if at % 2 else None) for at, piece in enumerate(_RUN_ID.split(text)) if piece]
 
 
 def number(value: float) -> str:

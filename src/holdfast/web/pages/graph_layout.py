@@ -21,7 +21,7 @@ MAX_BOXES = 300
 """Further boxes aren't drawn."""
 MAX_LABEL_CHARS = 24
 
-_WORST_FIRST = (
+WORST_FIRST = (
     "failed", "undoing", "cancelled", "running", "waiting", "ready", "scheduled", "blocked", "skipped", "done",
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ class NodeBox:
     def state(self) -> str:
         """The most urgent state of its nodes."""
         states = {node.state for node in self.nodes}
-        return next((state for state in _WORST_FIRST if state in states), "done")
+        return next((state for state in WORST_FIRST if state in states), "done")
 
     @property
     def label(self) -> str:

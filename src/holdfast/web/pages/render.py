@@ -85,7 +85,7 @@ _environment = jinja2.Environment(
 _environment.filters.update(
     ago=formats.ago, duration=formats.duration, utc=formats.utc, json_text=formats.json_text,
     short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
-    arguments_line=arguments_line, entry_label=entry_label, entry_details=describe_entry,
+    arguments_line=arguments_line, run_ids=formats.run_ids, entry_label=entry_label, entry_details=describe_entry,
     queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
 _environment.globals.update(

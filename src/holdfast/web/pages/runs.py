@@ -5,18 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from starlette.datastructures import QueryParams
 
 from holdfast.control.gates import GateInfo
 from holdfast.control.retry_preview import RetryPreview
-from holdfast.control.runs import RunDetails
+from holdfast.control.runs import Ancestor, RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
 from holdfast.model.names import MAX_KEY_CHARS
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.graph_layout import layout_graph
+from holdfast.web.pages.node_table import build_node_table, group_address
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json
 from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
@@ -89,9 +91,11 @@ def _show(request: PageRequest) -> dict[str, Any]:
     return {
         "run": details,
         "info": details.info,
-        "parent_name": _parent_name(request, details),
+        "ancestors": _ancestors(request, details.info.id),
         "timeline": build_timeline(details, datetime.now(UTC)),
         "graph": None if details.graph is None else layout_graph(details.graph),
+        "group_address": group_address,
+        "nodes": None if details.graph is None else build_node_table(details.graph, request.query),
         "gates": _gates(details),
         "steps": steps[-MAX_STEPS:],
         "more_steps": max(len(steps) - MAX_STEPS, 0),
@@ -108,12 +112,15 @@ def _retry_preview(request: PageRequest, details: RunDetails) -> RetryPreview | 
     return request.control.runs.preview_retry(details.info.id) if may_retry else None
 
 
-def _parent_name(request: PageRequest, details: RunDetails) -> str | None:
-    if details.node_of is not None or details.info.parent is None:
-        return details.node_of
-    with suppress(RunNotFound):
-        return request.principal.run(request.control, details.info.parent).task
-    return str(details.info.parent)
+def _ancestors(request: PageRequest, id: UUID) -> list[Ancestor]:
+    """Return the runs above a run, the topmost first; only those that the principal may see."""
+    above = request.control.runs.ancestors(id)
+    seen = []
+    for ancestor in reversed(above):
+        with suppress(RunNotFound):
+            request.principal.run(request.control, ancestor.id)
+            seen.append(ancestor)
+    return seen[::-1]
 
 
 def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
