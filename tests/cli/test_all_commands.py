@@ -388,8 +388,8 @@ def test_no_color_is_respected(shell, busy, words):
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("words", [["runs"], ["show"], ["show", "--json"], ["runs", "--json"]], ids=" ".join)
 def test_user_text_cannot_control_the_terminal(shell, busy, words, terminal):
-    for id in (busy.failed, busy.ready):
-        call = [words[0], *([str(id)] if words[0] == "show" else []), *words[1:], "--url", busy.url]
+    for arguments in [[str(busy.failed)], [str(busy.ready)]] if words[0] == "show" else [[]]:
+        call = [words[0], *arguments, *words[1:], "--url", busy.url]
         written = on_a_terminal(shell, *call)[1] if terminal else shell.run(*call).stdout
         for sequence in ("\x1b[2J", "\x1b]0;", "\x07", "\u202e", "\x9b"):
             assert sequence not in written

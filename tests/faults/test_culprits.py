@@ -242,7 +242,7 @@ def test_a_run_that_holds_the_gil_past_the_lease_fails_and_its_neighbors_finish(
     innocents = app.remote("innocent").enqueue_many([(n,) for n in range(5)])
     start(lease=1)
     wait_until(lambda: count(ledger, "innocent") == 5)
-    culprit = app.remote("hold_gil").enqueue(3)
+    culprit = app.remote("hold_gil").enqueue(2)
     release_after_hold(ledger)
     start(lease=1)
     for run in innocents:
@@ -253,7 +253,7 @@ def test_a_run_that_holds_the_gil_past_the_lease_fails_and_its_neighbors_finish(
 
 
 def test_a_run_that_holds_the_gil_of_the_only_worker_fails_too(app, start, ledger):
-    culprit = app.remote("hold_gil").enqueue(3)
+    culprit = app.remote("hold_gil").enqueue(2)
     innocents = app.remote("innocent").enqueue_many([(n,) for n in range(3)])
     start(lease=1)
     release_after_hold(ledger)

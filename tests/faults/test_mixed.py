@@ -19,7 +19,7 @@ from tests.support.ledger import Ledger
 from tests.support.mixed import Feeder, Fleet, Outcome, Scale, figures, started, wait_for_end
 from tests.support.mixed_tasks import Line, Mixed
 
-SMALL = Scale(runs=300, culprits=1, lease=2.0, rate=40, concurrency=10)
+SMALL = Scale(runs=160, culprits=1, lease=2.0, rate=40, concurrency=10)
 LARGE = Scale(runs=20_000, culprits=20, lease=3.0, rate=25, concurrency=20)
 """At this rate two cores have time to restart a worker after each harm, so lateness shows waiting, not a backlog."""
 

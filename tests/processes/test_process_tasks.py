@@ -78,10 +78,10 @@ def test_a_process_that_dies_fails_only_its_own_run(app, mark, harm):
     beside = app.task(name="beside")(tasks.nothing)
     with app.worker():
         run = harmful.enqueue(mark)
-        others = neighbour.enqueue_many([(n,) for n in range(500)]) + beside.enqueue_many([(n,) for n in range(500)])
+        others = neighbour.enqueue_many([(n,) for n in range(100)]) + beside.enqueue_many([(n,) for n in range(100)])
         with pytest.raises(RunFailed) as caught:
             run.result(timeout=120)
-        assert [other.result(timeout=120) for other in others] == [*range(500), *range(500)]
+        assert [other.result(timeout=120) for other in others] == [*range(100), *range(100)]
     assert caught.value.error.code == "crashed"
     assert {"abort": "signal 6", "hog": "memory limit"}[harm] in caught.value.error.message
     assert len(mark.pids()) == 2, "max_crashes=1: the second death ends the run"
