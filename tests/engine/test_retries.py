@@ -45,7 +45,7 @@ def test_a_failed_attempt_is_retried_after_its_delay(timed_app, clock, ledger):
     assert [entry.attempt for entry in run.history()] == [0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_default_is_three_attempts(app, monkeypatch, ledger):
+def test_the_default_is_ten_attempts(app, monkeypatch, ledger):
     monkeypatch.setattr("holdfast.policy.retry_decision.delay_before_retry", lambda *_: 0)
 
     @app.task(name="hopeless")
@@ -60,8 +60,8 @@ def test_the_default_is_three_attempts(app, monkeypatch, ledger):
     assert failed.value.run_id == run.id
     assert failed.value.error.code == "error"
     assert "in hopeless" in failed.value.error.traceback
-    assert len(ledger.lines()) == 3
-    assert kinds(run) == ["enqueued", *["started", "retrying"] * 2, "started", "failed"]
+    assert len(ledger.lines()) == 10
+    assert kinds(run) == ["enqueued", *["started", "retrying"] * 9, "started", "failed"]
 
 
 def test_fatal_fails_at_once(app, ledger):

@@ -34,7 +34,7 @@ class Herd:
         self.away = True
         self.effects = Counter([f"retried {n}" for n in range(retries)] + [f"slept {n}" for n in range(sleepers)])
 
-        @app.task(name="retried", retry=Retry(max_attempts=2, delay=DELAY))
+        @app.task(name="retried", retry=Retry(max_attempts=2, delay=DELAY, jitter=0.25))
         async def retried(n: int) -> None:
             if self.away:
                 raise OSError("the other side is away")

@@ -56,7 +56,7 @@ def test_retry_is_immutable():
     retry = Retry()
     with pytest.raises(AttributeError, match="is immutable"):
         retry.max_attempts = 5
-    assert retry.max_attempts == 3
+    assert retry.max_attempts == 10
 
 
 def test_equal_retries_are_equal_and_have_the_same_hash():
@@ -101,7 +101,7 @@ def test_exceptions_match_by_class_and_base_class():
 
 def test_repr_shows_the_settings():
     assert repr(Retry(on=ValueError)) == (
-        "Retry(max_attempts=3, delay=1, factor=2, max_delay=300, jitter=0.25, on=('builtins.ValueError',))"
+        "Retry(max_attempts=10, delay=2, factor=2, max_delay=600, jitter=1, on=('builtins.ValueError',))"
     )
 
 
@@ -133,7 +133,7 @@ def test_zero_delay_stays_zero():
 
 
 def test_failures_are_retried_until_max_attempts():
-    retry = Retry(max_attempts=3, jitter=0)
+    retry = Retry(max_attempts=3, delay=1, jitter=0)
     outcomes = [decide_after_failure(retry, failures, ValueError(), middle) for failures in range(4)]
     assert outcomes == [
         RetryDecision("error", SECOND),
@@ -158,7 +158,7 @@ def test_retry_after_sets_the_delay_regardless_of_filters():
     assert decide_after_failure(Retry(), 1, RetryAfter(timedelta(days=1)), middle) == RetryDecision(
         "error", 86400 * SECOND
     )
-    assert decide_after_failure(Retry(), 2, RetryAfter(60), middle) == RetryDecision("error")
+    assert decide_after_failure(Retry(), 9, RetryAfter(60), middle) == RetryDecision("error")
 
 
 def test_the_longest_retry_after_of_a_group_applies():
@@ -173,15 +173,38 @@ def test_the_longest_retry_after_of_a_group_applies():
 
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan"), float("inf"), None])
 def test_an_invalid_retry_after_uses_the_tasks_policy(delay):
-    assert decide_after_failure(Retry(), 0, RetryAfter(delay), middle) == RetryDecision("error", SECOND)
+    assert decide_after_failure(Retry(), 0, RetryAfter(delay), middle) == RetryDecision("error", 2 * SECOND)
 
 
 def test_timeouts_are_retried_regardless_of_on():
-    assert decide_after_timeout(Retry(on=OSError), 0, middle) == RetryDecision("timeout", SECOND)
-    assert decide_after_timeout(Retry(), 2, middle) == RetryDecision("timeout")
+    assert decide_after_timeout(Retry(on=OSError), 0, middle) == RetryDecision("timeout", 2 * SECOND)
+    assert decide_after_timeout(Retry(), 9, middle) == RetryDecision("timeout")
     assert decide_after_timeout(Retry(never_on=TimeoutError), 0, middle) == RetryDecision("timeout")
 
 
 def test_payload_error_codes():
     assert payload_error_code(TooLarge()) == "too_large"
     assert payload_error_code(NotSerializable()) == "not_serializable"
+
+
+def test_by_default_ten_attempts_take_about_fifteen_minutes_with_full_jitter():
+    def total(random: float) -> float:
+        return sum(delay_before_retry(Retry(), failures, lambda: random) for failures in range(9)) / (60 * SECOND)
+
+    assert decide_after_failure(Retry(), 8, ValueError(), middle).retry_in is not None
+    assert decide_after_failure(Retry(), 9, ValueError(), middle).retry_in is None
+    assert (total(0.0), round(total(0.5), 1), round(total(1.0), 1)) == (0.0, 13.5, 27.0)
+
+
+def test_the_identity_of_a_retry_does_not_depend_on_the_defaults_of_the_release():
+    """Children and keyed requests are identified by their options: those of 0.1 must be found again."""
+    defaults = {"max_attempts": 3, "delay": SECOND, "factor": 2.0, "max_delay": 300 * SECOND, "jitter": 0.25}
+    others = {"on": None, "never_on": []}
+    assert Retry().identity() == {**defaults, **others}
+    assert Retry(2, on=OSError).identity() == {**defaults, **others, "max_attempts": 2, "on": ["builtins.OSError"]}
+    explicit = Retry(max_attempts=10, delay=2, factor=2, max_delay=600, jitter=1)
+    assert explicit.identity() == explicit.to_json() == Retry().to_json()
+    assert explicit == Retry()
+    for copied in (copy.copy(Retry(2)), copy.deepcopy(Retry(2))):
+        assert copied.identity() == Retry(2).identity()
+    assert Retry.from_json(Retry(2).to_json()).identity() == Retry(2).to_json()

@@ -12,19 +12,31 @@ from holdfast.model.names import dotted_name
 ExceptionTypes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 _FIELDS = ("max_attempts", "delay_micros", "factor", "max_delay_micros", "jitter", "on", "never_on")
+_DEFAULTS: dict[str, Any] = {"max_attempts": 10, "delay": 2, "factor": 2, "max_delay": 600, "jitter": 1}
+_DEFAULTS_IN_IDENTITY = {"max_attempts": 3, "delay": 1_000_000, "factor": 2.0, "max_delay": 300_000_000, "jitter": 0.25}
+"""Those of release 0.1, as stored. The identity of a child or a keyed request includes its options: it must stay the
+same for the same code."""
 
 
 class Retry:
     """The number of attempts, including the first, and the delays between them. Immutable.
 
-    The delay before the second attempt is `delay`; it grows by `factor` up to `max_delay`. Each delay is randomized by
-    plus or minus `jitter`, a share of it. Only exceptions in `on` are retried (None: all), and none in `never_on`. The
-    failure of a child is final: it is retried only if `on` names `RunFailed` or `RunCancelled` itself. The timeout of a
-    durable wait is recorded: the next attempt waits again only if `on` names `WaitTimeout` itself.
-    Exception classes are stored by their dotted names, so that a Retry can be stored with a run.
+    By default there are ten attempts over about fifteen minutes. The failure of a child is final: it is retried only if
+    `on` names `RunFailed` or `RunCancelled` itself. The timeout of a durable wait is recorded: the next attempt waits
+    again only if `on` names `WaitTimeout` itself.
+
+    Args:
+        max_attempts: All attempts, including the first. Defaults to 10.
+        delay: The delay before the second attempt. Defaults to 2 seconds.
+        factor: By how much each further delay grows. Defaults to 2.
+        max_delay: The upper bound of the delays. Defaults to 10 minutes.
+        jitter: Each delay is randomized by plus or minus this share of it. Defaults to 1, full jitter: a delay is
+            between 0 and twice its value, at most `max_delay`.
+        on: Only exceptions of these classes are retried. Defaults to all.
+        never_on: Exceptions of these classes are not retried.
     """
 
-    __slots__ = _FIELDS
+    __slots__ = (*_FIELDS, "_defaulted")
 
     max_attempts: int
     delay_micros: int
@@ -33,27 +45,30 @@ class Retry:
     jitter: float
     on: tuple[str, ...] | None
     never_on: tuple[str, ...]
+    _defaulted: tuple[str, ...]
+    """The settings that were not given."""
 
     def __init__(
         self,
-        max_attempts: int = 3,
-        delay: Duration = 1,
-        factor: float = 2,
-        max_delay: Duration = 300,
-        jitter: float = 0.25,
+        max_attempts: int | None = None,
+        delay: Duration | None = None,
+        factor: float | None = None,
+        max_delay: Duration | None = None,
+        jitter: float | None = None,
         on: ExceptionTypes | None = None,
         never_on: ExceptionTypes | None = None,
     ) -> None:
-        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
-            raise ConfigError(f"Retry: max_attempts must be an int, not {type(max_attempts).__name__}")
-        if not 1 <= max_attempts <= 1_000_000_000:
-            raise ConfigError(f"Retry: max_attempts counts all attempts, from 1 to 10**9, but is {max_attempts}")
+        given = {
+            "max_attempts": max_attempts, "delay": delay, "factor": factor, "max_delay": max_delay, "jitter": jitter,
+        }  # fmt: skip
+        values = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
         put = object.__setattr__
-        put(self, "max_attempts", max_attempts)
-        put(self, "delay_micros", to_micros(delay, "Retry: delay"))
-        put(self, "factor", _number(factor, "factor", 1, 1_000_000))
-        put(self, "max_delay_micros", to_micros(max_delay, "Retry: max_delay"))
-        put(self, "jitter", _number(jitter, "jitter", 0, 1))
+        put(self, "max_attempts", _attempts(values["max_attempts"]))
+        put(self, "delay_micros", to_micros(values["delay"], "Retry: delay"))
+        put(self, "factor", _number(values["factor"], "factor", 1, 1_000_000))
+        put(self, "max_delay_micros", to_micros(values["max_delay"], "Retry: max_delay"))
+        put(self, "jitter", _number(values["jitter"], "jitter", 0, 1))
+        put(self, "_defaulted", tuple(name for name, value in given.items() if value is None))
         put(self, "on", None if on is None else _names_of(on, "on"))
         put(self, "never_on", () if never_on is None else _names_of(never_on, "never_on"))
 
@@ -88,6 +103,10 @@ class Retry:
             "never_on": list(self.never_on),
         }
 
+    def identity(self) -> dict[str, Any]:
+        """Return plain data for digests: the same for the same code, whatever the defaults of the release are."""
+        return {**self.to_json(), **{name: _DEFAULTS_IN_IDENTITY[name] for name in self._defaulted}}
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Retry:
         """Restore a Retry from `to_json`, perhaps of another release: ignore unknown fields, default missing ones."""
@@ -105,10 +124,11 @@ class Retry:
         on = data.get("on")
         object.__setattr__(retry, "on", None if on is None else tuple(on))
         object.__setattr__(retry, "never_on", tuple(data.get("never_on") or ()))
+        object.__setattr__(retry, "_defaulted", ())
         return retry
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_json, (self.to_json(),)
+        return _restored, (self.to_json(), self._defaulted)
 
     def __eq__(self, other: object) -> bool:
         return self._values() == other._values() if isinstance(other, Retry) else NotImplemented
@@ -129,8 +149,18 @@ class Retry:
         return tuple(getattr(self, name) for name in _FIELDS)
 
 
-def _from_json(data: dict[str, Any]) -> Retry:
-    return Retry.from_json(data)
+def _restored(data: dict[str, Any], defaulted: tuple[str, ...]) -> Retry:
+    retry = Retry.from_json(data)
+    object.__setattr__(retry, "_defaulted", defaulted)
+    return retry
+
+
+def _attempts(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"Retry: max_attempts must be an int, not {type(value).__name__}")
+    if not 1 <= value <= 1_000_000_000:
+        raise ConfigError(f"Retry: max_attempts counts all attempts, from 1 to 10**9, but is {value}")
+    return value
 
 
 def _number(value: Any, name: str, low: float, high: float) -> float:

@@ -65,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """Return the options as plain data for digests, without key, tenant and connection."""
         options = {name: value for name in _COMPARED if (value := getattr(self, name)) is not None}
         if self.retry is not None:
-            options["retry"] = self.retry.to_json()
+            options["retry"] = self.retry.identity()
         return options
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
+COMPENSATION_RETRY = Retry(max_attempts=3, delay=1)
+"""Not as patient as that of a task: the run keeps its slot between the tries."""
 SUSPEND_DELAY_S = 0.05
 """How long a run that only waits stays in memory if a wait may be resolved soon: most children and many events are."""
 BUSY_SUSPEND_DELAY_S = 0.005
@@ -131,13 +133,13 @@ def fail_missing_undos(attempt: Attempt, keys: list[str]) -> AttemptEnd:
 
 
 def _as_step(compensation: Compensation) -> Step:
-    """Return a compensation as a step: retried like its own step, or else like a task."""
+    """Return a compensation as a step: retried like its own step, or else a few times."""
     step = compensation.step
     fn: Callable[..., Any] = compensation.call
     if step is not None and step.undo is not None and is_async(step.undo):
         fn = partial(_awaited, compensation.call)
     name = step.name if step is not None else compensation.key
-    retry = step.retry if step is not None and step.retry is not None else Retry()
+    retry = step.retry if step is not None and step.retry is not None else COMPENSATION_RETRY
     return Step(name, "", fn, inspect_function(fn), retry=retry, timeout=step.timeout if step is not None else None)
 
 
