@@ -200,11 +200,13 @@ class Holdfast:
         self,
         name: str,
         *states: type[S],
+        aliases: Sequence[str] = (),
         queue: str = "default",
         priority: int = 0,
         retry: Retry | None = None,
         timeout: Duration | None = None,
         deadline: Duration | None = None,
+        limits: Sequence[str] = (),
         max_crashes: int = 3,
         keep: Keep | Duration | None = None,
         history: int | None = 1000,
@@ -218,7 +220,7 @@ class Holdfast:
             *states: The classes of its states, subclasses of `State`.
             retry: When to retry a failed attempt, for states without a `retry` of their own.
             timeout: The limit for one attempt, for states without a `timeout` of their own.
-            history: How many history entries of a run are kept. None keeps all.
+            history: How many transitions of a run its history keeps. None keeps all.
 
         Example:
             ```python
@@ -228,7 +230,8 @@ class Holdfast:
         """
         return register_machine(
             name, states, enqueuer=self._client.creator, registry=self.registry, history=history, queue=queue,
-            priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
+            aliases=aliases, priority=priority, retry=retry, timeout=timeout, deadline=deadline, limits=limits,
+            max_crashes=max_crashes, keep=keep,
         )  # fmt: skip
 
     def limit(

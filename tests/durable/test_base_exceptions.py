@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Run, RunFailed, SyncContext
 from tests.support.durable import drain, kinds
+from tests.support.step_functions import step_function
 from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
@@ -42,6 +43,7 @@ class Trip:
         self.ledger = ledger
         self.raised = raised
 
+    @step_function
     def book(self, what: str) -> str:
         self.ledger.write("book", what)
         return what
@@ -214,14 +216,14 @@ def test_a_transaction_that_raises_a_base_exception_fails_normally(app, ledger, 
     @app.task(name="function", retry=ONCE)
     async def function(ctx: Context) -> None:
         try:
-            await asyncio.gather(ctx.transaction(write))
+            await asyncio.gather(ctx.transaction(write, name="write"))
         except Exception as error:
             ledger.write(type(error).__name__)
 
     @app.task(name="blocking", retry=ONCE)
     def blocking(ctx: SyncContext) -> None:
         try:
-            ctx.transaction(write)
+            ctx.transaction(write, name="write")
         except Exception as error:
             ledger.write(type(error).__name__)
 

@@ -49,7 +49,7 @@ def test_a_transaction_whose_caller_was_cancelled_does_not_block_others(app, eff
 
     @app.task(name="parent")
     async def parent(ctx: Context) -> str:
-        call = asyncio.create_task(ctx.transaction(slow))
+        call = asyncio.create_task(ctx.transaction(slow, name="slow"))
         while not entered.is_set():
             await asyncio.sleep(0.001)
         call.cancel()

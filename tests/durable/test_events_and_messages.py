@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast import Context, Retry, RunFailed, WaitTimeout
-from holdfast.errors import ConfigError, RunFinished
+from holdfast.errors import ConfigError, RunFinished, TaskError
 from tests.support.durable import drain, kinds, state
 from tests.support.wait_until import wait_until
 
@@ -174,6 +174,23 @@ def test_messages_are_received_once_and_in_order_whenever_they_were_sent(app, le
     run.send("n", 7)
     drain(app)
     assert run.result(timeout=5) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_plain_emit_in_the_body_is_refused_and_inside_a_step_it_works(app):
+    def emit() -> bool:
+        return app.emit("inside")
+
+    @app.task(name="work", retry=Retry(max_attempts=1))
+    async def work(ctx: Context) -> bool:
+        for attempt in (app.aemit, lambda event: asyncio.to_thread(app.emit, event)):
+            with pytest.raises(TaskError, match=r"would run again at every replay: use ctx\.emit"):
+                await attempt("body")
+        return await ctx.step(emit, name="emit")
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) is True
+    assert app.emit("body") is True, "it wasn't emitted before"
 
 
 def test_several_receivers_of_one_topic_get_a_message_each(app):

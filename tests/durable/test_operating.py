@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, SyncContext
-from holdfast.errors import ConfigError, RunFinished, TaskError
+from holdfast.errors import BadArguments, ConfigError, RunFinished, TaskError
 from tests.support.durable import drain, kinds, state
 from tests.support.wait_until import wait_until
 
@@ -144,6 +144,19 @@ def test_a_fork_without_a_step_begins_anew_and_may_have_other_arguments(app, cha
     assert anew.result(timeout=5) == ["first", 2, [6, 7], "second", "x"]
     assert other.result(timeout=5)[-1] == "y"
     assert ledger.counts() == {"first": 2, "job 1": 2, "job 5": 2, "job 6": 2, "second": 2, "x": 2, "y": 1}
+
+
+def test_a_fork_takes_arguments_by_name(app, chain):
+    run = chain.enqueue("x")
+    drain(app)
+    fork = run.fork(from_step="last", kwargs={"last": "y"})
+    drain(app)
+    assert fork.result(timeout=5)[-1] == "y"
+    for args, kwargs in ((("y",), {"last": "z"}), (None, {"first": "z"}), (None, {})):
+        with pytest.raises(BadArguments):
+            run.fork(args=args, kwargs=kwargs)
+    with pytest.raises(ConfigError, match="kwargs must be a mapping"):
+        run.fork(kwargs=["y"])
 
 
 def test_a_fork_from_an_unrecorded_step_names_the_recorded_ones(app, chain):

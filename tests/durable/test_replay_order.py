@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Retry
 from tests.support.durable import drain, kinds, state
+from tests.support.step_functions import step_function
 from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
@@ -20,6 +21,7 @@ class InOrder:
     def __init__(self, app, ledger, order):
         self.app, self.ledger, self.order = app, ledger, list(order)
 
+    @step_function
     def step(self, run: str, name: str) -> str:
         self.ledger.write(name)
         before = self.order[: self.order.index(name)]

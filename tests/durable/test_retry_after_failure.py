@@ -7,6 +7,7 @@ import pytest
 from holdfast import Context, Retry, RunFailed, SyncContext, WaitTimeout, idempotency_key
 from holdfast.control import Control
 from tests.support.durable import drain, kinds, state
+from tests.support.step_functions import step_function
 
 ONCE = Retry(max_attempts=1)
 
@@ -22,6 +23,7 @@ class Shop:
     def __init__(self, ledger):
         self.ledger = ledger
 
+    @step_function
     def charge(self, cents: int) -> str:
         self.ledger.write("charge", idempotency_key())
         return f"payment of {cents}"
@@ -29,10 +31,12 @@ class Shop:
     def refund(self, payment: str) -> None:
         self.ledger.write("refund", payment)
 
+    @step_function
     def look_up(self, what: str) -> str:
         self.ledger.write("look_up", idempotency_key())
         return what
 
+    @step_function
     def notify(self, what: str) -> str:
         self.ledger.write("notify", idempotency_key())
         return what

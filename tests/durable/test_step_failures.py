@@ -130,8 +130,14 @@ def test_a_failure_is_retried_when_the_transaction_after_it_was_rejected(app, ef
     line = app.store.database.connection("client" if on_sqlite else "transaction-1")
     if on_sqlite:
         line.run(lambda connection: connection.execute_script("pragma foreign_keys = on"))
-    for table in ("ships (n int primary key)", "ropes (ship int references ships (n) deferrable initially deferred)"):
-        line.run(lambda connection, table=table: connection.execute_script(f"create table {table}"))
+        schema = ""
+    else:
+        schema = "public."  # Holdfast's own connections have no schema on their path
+    for table in (
+        "ships (n int primary key)",
+        f"ropes (ship int references {schema}ships (n) deferrable initially deferred)",
+    ):
+        line.run(lambda connection, table=table: connection.execute_script(f"create table {schema}{table}"))
 
     def tie(connection) -> None:
         if ledger.counts()["again"] == 1:
@@ -143,14 +149,14 @@ def test_a_failure_is_retried_when_the_transaction_after_it_was_rejected(app, ef
         def work(ctx: SyncContext) -> None:
             with suppress(StepFailed):
                 ctx.step(effects.fail_until, "again", 2, retry=ONCE)
-            ctx.transaction(tie)
+            ctx.transaction(tie, name="tie")
     else:
 
         @app.task(name="work", retry=THREE_AT_ONCE)
         async def work(ctx: Context) -> None:
             with suppress(StepFailed):
                 await ctx.step(effects.fail_until, "again", 2, retry=ONCE)
-            await ctx.transaction(tie)
+            await ctx.transaction(tie, name="tie")
 
     run = work.enqueue()
     drain(app)

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, idempotency_key
 from tests.support.durable import drain, kinds, state
+from tests.support.step_functions import step_function
 from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
@@ -20,6 +21,7 @@ class Shop:
     def __init__(self, ledger):
         self.ledger = ledger
 
+    @step_function
     def book(self, what: str) -> str:
         self.ledger.write("book", what)
         return f"ticket {what}"

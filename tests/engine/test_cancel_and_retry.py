@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Retry, RunCancelled
 from holdfast.engine import runner
-from holdfast.errors import KeyConflict, RunFinished
+from holdfast.errors import ConfigError, KeyConflict, RunFinished
 from tests.support.wait_until import wait_until
 
 
@@ -51,6 +51,26 @@ def test_a_finished_run_cannot_be_cancelled(app):
     assert run.result(timeout=5) == 1
     with pytest.raises(RunFinished):
         run.retry()
+
+
+def test_the_history_says_who_cancelled_retried_and_sent(app):
+    @app.task(name="work")
+    def work() -> None: ...
+
+    run = work.enqueue()
+    run.send("topic", 1)
+    run.send("topic", 2, by="ada")
+    assert run.cancel("ordered twice", by="bob") is True
+    assert run.retry(by="eve") is True
+    assert run.retry(by="eve") is False, "it is unfinished, so that it runs anyway"
+    assert [(entry.kind, dict(entry.data)) for entry in run.history()[1:]] == [
+        ("sent", {"by": "ada", "topic": "topic"}),
+        ("cancelled", {"reason": "ordered twice", "by": "bob"}),
+        ("retried", {"by": "eve"}),
+    ]
+    for act in (run.cancel, run.retry, lambda by: run.send("topic", by=by)):
+        with pytest.raises(ConfigError):
+            act(by="")
 
 
 def test_a_running_coroutine_is_cancelled(app, ledger):
@@ -212,7 +232,7 @@ def test_retry_of_an_unfinished_run_changes_nothing(app):
     def work() -> None: ...
 
     run = work.enqueue()
-    run.retry()
+    assert run.retry() is False
     assert kinds(run) == ["enqueued"]
 
 

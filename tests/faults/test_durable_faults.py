@@ -147,11 +147,11 @@ def test_a_transaction_whose_connection_is_cut_around_its_commit_takes_effect_on
 
         @app.task(name="awaited")
         async def awaited(ctx: Context) -> int:
-            return await ctx.options(name="before").step(len, "x") + await ctx.transaction(pay, "m")
+            return await ctx.options(name="before").step(len, "x") + await ctx.transaction(pay, "m", name="pay")
 
         @app.task(name="plain")
         def plain(ctx: SyncContext) -> int:
-            return ctx.options(name="before").step(len, "x") + ctx.transaction(pay, "m")
+            return ctx.options(name="before").step(len, "x") + ctx.transaction(pay, "m", name="pay")
 
         with app.worker(lease=60):
             run = app.remote(kind).enqueue()

@@ -29,7 +29,7 @@ async def ship(what: str) -> str:
 def order(kit):
     @kit.app.task(name="order")
     async def order(ctx: Context) -> list[object]:
-        charged = await ctx.step(bank.charge, "ada", amount=3)
+        charged = await ctx.step(bank.charge, "ada", 3, name="charge")
         return [charged.year, await ctx.step(ship, "anchor")]
 
     return order
@@ -40,7 +40,7 @@ def test_the_result_of_a_fake_is_decoded_as_the_annotated_type(kit, order):
         run = order.enqueue()
         kit.drain()
     assert run.result(timeout=0) == [2027, "gone"]
-    assert charged.calls == [(("ada",), {"amount": 3})]
+    assert charged.calls == [(("ada", 3), {})]
     assert shipped.calls == [(("anchor",), {})]
     first, _ = kit.steps(run)
     assert (first.name, first.value) == ("charge", "2027-01-01T12:00:00Z")
@@ -58,7 +58,7 @@ def test_a_fake_raises_at_every_attempt_of_the_step(kit, raises):
     @kit.app.task(name="tries", retry=Retry(max_attempts=1))
     def tries(ctx: SyncContext) -> str:
         try:
-            return str(ctx.step(bank.charge, "ada", retry=Retry(max_attempts=3)))
+            return str(ctx.step(bank.charge, "ada", name="charge", retry=Retry(max_attempts=3)))
         except StepFailed as error:
             return error.error.type
 

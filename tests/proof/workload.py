@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout
 from tests.proof.replica import Replica
+from tests.support.step_functions import step_function
 
 Program = list[Any]
 RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
@@ -242,6 +243,7 @@ class ProgramRunner:
             self.observer.fail(f"run {self.run} got {got!r} instead of {wanted!r}")
         return got
 
+    @step_function
     async def step(self, name: str, turns: int) -> str:
         self.begun(name)
         for _ in range(turns):
@@ -264,6 +266,7 @@ class ProgramRunner:
     async def do_thread(self, name: str, turns: int, _event: str) -> Any:
         return self.expect(name, await self.ctx.step(self.thread, name, turns))
 
+    @step_function
     def thread(self, name: str, turns: int) -> str:
         self.begun(name)
         self.observer.sleep(turns / 20)
@@ -273,6 +276,7 @@ class ProgramRunner:
         flaky = self.ctx.options(retry=Retry(max_attempts=6, delay=0.01), timeout=0.5)
         return self.expect(name, await flaky.step(self.flaky, name, turns))
 
+    @step_function
     async def flaky(self, name: str, turns: int) -> str:
         if self.begun(name) <= turns % 3:
             raise ValueError(name)
@@ -281,6 +285,7 @@ class ProgramRunner:
     async def do_fail(self, name: str, turns: int, _event: str) -> Any:
         return await self.ctx.step(self.bad, name)
 
+    @step_function
     async def bad(self, name: str) -> str:
         self.begun(name)
         raise ValueError(name)
@@ -315,6 +320,7 @@ class ProgramRunner:
     async def do_transaction(self, name: str, turns: int, event: str) -> Any:
         return self.expect(name, await self.ctx.transaction(self.insert, f"{self.generation} {name}", name))
 
+    @step_function
     def insert(self, connection: Any, name: str, value: str) -> str:
         self.begun(value)
         connection.execute(
@@ -404,14 +410,17 @@ class SyncProgramRunner(ProgramRunner):
     def __init__(self, tasks: SimulatedTasks, ctx: SyncContext, generation: int) -> None:
         super().__init__(tasks, AwaitableContext(ctx), generation)
 
+    @step_function
     def step(self, name: str, turns: int) -> str:  # type: ignore[override]
         return self.thread(name, turns)
 
+    @step_function
     def flaky(self, name: str, turns: int) -> str:  # type: ignore[override]
         if self.begun(name) <= turns % 3:
             raise ValueError(name)
         return name
 
+    @step_function
     def bad(self, name: str) -> str:  # type: ignore[override]
         self.begun(name)
         raise ValueError(name)

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast import Holdfast, Run
 from tests.support.ledger import Ledger
+from tests.support.step_functions import step_function
 
 
 def drain(app: Holdfast, **settings: Any) -> None:
@@ -27,22 +28,27 @@ class Effects:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
+    @step_function
     def note(self, what: str) -> str:
         self.ledger.write(what)
         return what
 
+    @step_function
     async def anote(self, what: str) -> str:
         self.ledger.write(what)
         return what
 
+    @step_function
     def fail(self, what: str) -> str:
         self.ledger.write(what)
         raise ValueError(what)
 
+    @step_function
     async def afail(self, what: str) -> str:
         self.ledger.write(what)
         raise ValueError(what)
 
+    @step_function
     def fail_until(self, what: str, times: int) -> str:
         """Fail until it was called this many times."""
         self.ledger.write(what)

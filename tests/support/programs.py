@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast import Context, Fatal, Holdfast, Retry, RunFailed, StepFailed
 from tests.support.ledger import Ledger
+from tests.support.step_functions import step_function
 
 Program = list[Any]
 TURNS = st.integers(0, 4)
@@ -116,20 +117,24 @@ class Interpreter:
 
     # Functions of steps
 
+    @step_function
     async def step(self, name: str, turns: int) -> str:
         self.ledger.write(name)
         for _ in range(turns):
             await asyncio.sleep(0)
         return name
 
+    @step_function
     def thread(self, name: str) -> str:
         self.ledger.write(name)
         return name
 
+    @step_function
     async def fail(self, name: str, turns: int) -> str:
         await self.step(name, turns)
         raise ValueError(name)
 
+    @step_function
     async def second(self, name: str) -> str:
         """Fail every first of two calls."""
         self.ledger.write(name)
@@ -137,6 +142,7 @@ class Interpreter:
             raise ConnectionError(name)
         return name
 
+    @step_function
     def crash(self, run: str, name: str) -> str:
         """In the first call, make the worker lose the run while other steps of it are running."""
         self.ledger.write(name)

@@ -39,12 +39,12 @@ def test_it_is_called_again_and_what_it_wrote_is_there_once(full, plainly):
 
             @app.task(name="write")
             def write(ctx: SyncContext) -> int:
-                return ctx.transaction(insert)
+                return ctx.transaction(insert, name="insert")
         else:
 
             @app.task(name="write")
             async def write(ctx: Context) -> int:
-                return await ctx.transaction(insert)
+                return await ctx.transaction(insert, name="insert")
 
         run = write.enqueue()
         drain(app)
@@ -67,7 +67,7 @@ def test_errors_are_recognized_through_sqlalchemy(full):
 
         @app.task(name="write")
         async def write(ctx: Context) -> int:
-            return await ctx.transaction(with_session(insert))
+            return await ctx.transaction(with_session(insert), name="insert")
 
         run = write.enqueue()
         drain(app)

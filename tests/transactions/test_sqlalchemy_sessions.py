@@ -16,6 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 from holdfast import Context, Holdfast, Retry, RunFailed, StepFailed, SyncContext
 from holdfast.errors import TaskError
 from holdfast.integrations.sqlalchemy import with_session
+from holdfast.task.operation_factory import transaction
 from tests.support.durable import drain, kinds
 
 ONCE = Retry(max_attempts=1)
@@ -79,7 +80,7 @@ def in_one_run(app, fn, *args):
 
     @app.task(name=f"once-{next(NUMBERS)}", retry=ONCE)
     async def once(ctx: Context) -> object:
-        return await ctx.transaction(with_session(fn), *args)
+        return await ctx.transaction(with_session(fn), *args, name="once")
 
     run = once.enqueue()
     drain(app)
@@ -335,13 +336,13 @@ def test_runs_enqueued_with_the_session_are_part_of_the_transaction(app):
     assert [(info.task, info.state) for info in app.runs(task="ship")] == [("ship", "done")]
 
 
-def test_functions_without_a_name_and_async_ones_are_refused_at_once():
+def test_functions_without_a_name_of_their_own_need_one_and_async_ones_are_refused():
     async def later(session: Session) -> None: ...
 
-    with pytest.raises(TaskError, match="partial"):
-        with_session(functools.partial(save_order, item="rope"))
-    with pytest.raises(TaskError, match="lambda"):
-        with_session(lambda session: 1)
+    for fn, why in ((functools.partial(save_order, item="rope"), "a partial"), (lambda session: 1, "a lambda")):
+        with pytest.raises(TaskError, match=f"{why} has no name: set name="):
+            transaction(with_session(fn), (), {}, None)
+        assert transaction(with_session(fn), (), {}, "mine").name == "mine"
     with pytest.raises(TaskError, match="plain def"):
         with_session(later)
 

@@ -62,6 +62,7 @@ async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
 
     await ctx.undo(refund, Receipt())
     assert_type(await ctx.transaction(insert, order, note="x"), int)
+    assert_type(await ctx.transaction(insert, order, name="save"), int)
     await ctx.transaction(insert, "no order")  # type: ignore[arg-type]
 
     assert_type(await ctx.wait_for("paid"), Any)

@@ -25,7 +25,7 @@ async def checkout(ctx: Context) -> None:
     assert_type(await ctx.transaction(with_session(save_order), 1), str)
     assert_type(await ctx.transaction(with_session(save_order), 1, note="x"), str)
     await ctx.transaction(with_session(save_order), "one")  # type: ignore[arg-type]
-    await ctx.transaction(with_session(save_order))  # type: ignore[call-arg]
+    await ctx.transaction(with_session(save_order))  # type: ignore[arg-type, call-arg]
     with_session(no_session)  # type: ignore[arg-type]
 
 

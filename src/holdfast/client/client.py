@@ -6,6 +6,7 @@ Blocking; the `a…` methods of the public API call it in a thread. Creating run
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import HistoryEntry
 from holdfast.model.ids import new_id
 from holdfast.model.keep import Keep
-from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
@@ -102,28 +103,40 @@ class Client:
 
     # Changing runs
 
-    def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self.store.actions.cancel(str(id), cancellation_json(reason))
+    def cancel(self, id: UUID, reason: str | None, by: str | None = None) -> bool:
+        return self.store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
-    def retry(self, id: UUID) -> None:
-        self.store.actions.retry(str(id))
+    def retry(self, id: UUID, by: str | None = None) -> bool:
+        return self.store.actions.retry(str(id), check_actor(by))
 
-    def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
+    def fork(
+        self,
+        id: UUID,
+        task: str,
+        from_step: str | None,
+        args: tuple[Any, ...] | None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Run[Any]:
         refuse_in_body("fork", "call it inside a step")
         if args is not None and not isinstance(args, tuple | list):
             raise ConfigError(f"fork: args must be a tuple of the task's arguments, not {type(args).__name__}")
-        text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise ConfigError(f"fork: kwargs must be a mapping of the task's arguments, not {type(kwargs).__name__}")
+        text = None
+        if args is not None or kwargs is not None:
+            text = self._registry.get(task).signature.encode(tuple(args or ()), dict(kwargs or {}))
         if from_step is not None:
             check_name(from_step, "from_step", MAX_KEY_CHARS)
         self.store.actions.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
-    def send(self, id: UUID, task: str, topic: str, payload: Any) -> None:
-        refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
+    def send(self, id: UUID, task: str, topic: str, payload: Any, by: str | None = None) -> None:
+        refuse_in_body("send", 'call it inside a step: `ctx.step(run.send, topic, payload, name="send")`')
         text = self._registry.encode_message(task, check_name(topic, "a topic"), payload)
-        self.store.actions.send(str(id), topic, text)
+        self.store.actions.send(str(id), topic, text, check_actor(by))
 
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
+        refuse_in_body("emit", "use ctx.emit, or call it inside a step")
         name = check_name(event, "the name of an event")
         text = encode(payload, f"the payload of event {event!r}")
         tenant = None if tenant is None else check_name(tenant, "tenant")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID
 
@@ -78,65 +78,89 @@ class Run(Generic[R_co]):
         """Wait for the run to finish and return its result. The awaitable form of `result`."""
         return cast(R_co, await self._client.results.aresult(self.id, self.task, timeout))
 
-    def cancel(self, reason: str | None = None) -> bool:
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Cancel the run.
 
         From this moment on a worker that is running it can't record anything more, and it stops the task's code soon
         after. Child runs are cancelled too, and registered compensations run.
 
+        Args:
+            reason: Stored with the run.
+            by: Who cancels it, for the history.
+
         Returns:
-            True if this call cancelled the run, False if it had already finished.
+            True if this call cancelled the run, False if it had already finished: then it doesn't run any more anyway.
         """
         reject_in_event_loop("cancel")
-        return self._client.cancel(self.id, reason)
+        return self._client.cancel(self.id, reason, by)
 
-    async def acancel(self, reason: str | None = None) -> bool:
+    async def acancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Cancel the run. The awaitable form of `cancel`."""
-        return await run_in_thread(self._client.cancel, self.id, reason)
+        return await run_in_thread(self._client.cancel, self.id, reason, by)
 
-    def retry(self) -> None:
+    def retry(self, *, by: str | None = None) -> bool:
         """Return a failed or cancelled run to `ready`, with its retry and crash counts reset.
 
-        An unfinished run is left unchanged.
+        Args:
+            by: Who retries it, for the history.
+
+        Returns:
+            True if this call retried the run, False if it is unfinished: then it runs anyway.
 
         Raises:
-            RunFinished: The run succeeded.
+            RunFinished: The run succeeded, so that there is nothing to retry.
         """
         reject_in_event_loop("retry")
-        self._client.retry(self.id)
+        return self._client.retry(self.id, by)
 
-    async def aretry(self) -> None:
+    async def aretry(self, *, by: str | None = None) -> bool:
         """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
-        await run_in_thread(self._client.retry, self.id)
+        return await run_in_thread(self._client.retry, self.id, by)
 
-    def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
+    def fork(
+        self,
+        from_step: str | None = None,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints up to a step.
 
         Args:
             from_step: The first step to run again, by its name in the code or by its key. None starts from the
                 beginning.
-            args: Other arguments for the new run.
+            args: Positional arguments for the new run. With `args` or `kwargs`, they replace all arguments.
+            kwargs: Keyword arguments for the new run.
         """
         reject_in_event_loop("fork")
-        return self._client.fork(self.id, self.task, from_step, args)
+        return self._client.fork(self.id, self.task, from_step, args, kwargs)
 
-    async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
+    async def afork(
+        self,
+        from_step: str | None = None,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints. The awaitable form of `fork`."""
-        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args)
+        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args, kwargs)
 
-    def send(self, topic: str, payload: Any = None) -> None:
+    def send(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
         """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.
 
+        Args:
+            topic: The topic that the run receives from.
+            payload: Any JSON-serializable value.
+            by: Who sends it. With a sender, the message is recorded in the history.
+
         Raises:
-            RunFinished: The run has finished.
+            RunFinished: The run has finished, so that it never receives the message.
             BadMessage: The task declares another type for the topic with `receives=`.
         """
         reject_in_event_loop("send")
-        self._client.send(self.id, self.task, topic, payload)
+        self._client.send(self.id, self.task, topic, payload, by)
 
-    async def asend(self, topic: str, payload: Any = None) -> None:
+    async def asend(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
         """Send a message to the run. The awaitable form of `send`."""
-        await run_in_thread(self._client.send, self.id, self.task, topic, payload)
+        await run_in_thread(self._client.send, self.id, self.task, topic, payload, by)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Yield the chunks that the run writes with `ctx.write`, until it finishes.

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from holdfast.database.sqlite import SqliteTransaction
 from holdfast.errors import TaskError
 from holdfast.integrations import sqlite_driver
-from holdfast.task.functions import own_name, plain_function, refuse_async
+from holdfast.task.functions import WRAPPED_FUNCTION, plain_function, refuse_async
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +52,6 @@ def with_session(fn: Callable[Concatenate[Session, P], R]) -> Callable[Concatena
         ```
     """
     plain: Callable[..., R] = plain_function("transaction", fn)
-    own_name("transaction", plain)  # Raises for partials and lambdas, which have none.
     refuse_async("transaction", plain, "transactions run in a thread: write it as a plain def")
 
     @functools.wraps(plain)
@@ -60,6 +59,7 @@ def with_session(fn: Callable[Concatenate[Session, P], R]) -> Callable[Concatena
         with _session_on(connection) as session:
             return plain(session, *args, **kwargs)
 
+    setattr(in_session, WRAPPED_FUNCTION, plain)
     return in_session
 
 

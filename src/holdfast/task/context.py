@@ -127,7 +127,7 @@ class Context:
         Args:
             fn: A plain or async function. Plain functions run in a thread.
             *args: The function's arguments. Must be JSON-serializable.
-            name: The step's name. Defaults to the function's; required for lambdas and closures.
+            name: The step's name. Defaults to the function's; required for lambdas, closures and bound methods.
             retry: When to retry the function. None means a single attempt.
             timeout: The limit for one attempt of the function.
             undo: A compensation. Called with the result if the run later fails or is cancelled.
@@ -171,13 +171,20 @@ class Context:
         """
         return self._executor.perform(operation_factory.undo(fn, args, kwargs, blocking=False))
 
-    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]:
+    @overload
+    def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> Coro[R]: ...
+    @overload
+    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
+    def transaction(self, fn: Any, /, *args: Any, name: str | None = None, **kwargs: Any) -> Any:  # type: ignore[misc]
         """Call `fn(connection, …)` and commit its writes together with the checkpoint, exactly once.
 
         Args:
             fn: A plain function. Its first argument is a connection to Holdfast's database.
+            *args: The function's other arguments. Must be JSON-serializable.
+            name: The name that identifies the transaction, together with the arguments. Defaults to the function's;
+                required for lambdas, closures and bound methods.
         """
-        return self._executor.perform(operation_factory.transaction(fn, args, kwargs))
+        return self._executor.perform(operation_factory.transaction(fn, args, kwargs, name))
 
     # Waiting
 

@@ -14,7 +14,7 @@ import sys
 import typing
 import weakref
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
@@ -24,6 +24,9 @@ from holdfast.model.codec import decode, decoder
 from holdfast.model.names import MAX_NAME_CHARS, check_name
 from holdfast.task.annotations import Unresolved, check, resolve
 from holdfast.task.task import Task
+
+WRAPPED_FUNCTION = "__holdfast_function__"
+"""The attribute of a wrapper that names the function which identifies its steps."""
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
@@ -63,19 +66,29 @@ def given_name(name: str) -> str:
 
 
 def own_name(verb: str, fn: Callable[..., Any]) -> str:
-    """Return the name of a function. Steps of lambdas and closures need an explicit `name=`."""
-    can_name = verb == "step"
+    """Return the name of a function. Steps of lambdas, closures and bound methods need an explicit `name=`."""
+    can_name = verb in ("step", "transaction")
+    fn = getattr(fn, WRAPPED_FUNCTION, fn)
     name = getattr(fn, "__name__", None)
     if isinstance(fn, functools.partial) or not isinstance(name, str):
-        raise _nameless(verb, f"a {type(fn).__name__} has no name", can_name)
+        raise _nameless(verb, f"a {type(fn).__name__} has no name", can_name=can_name)
     if name == "<lambda>":
-        raise _nameless(verb, "a lambda has no name", can_name)
-    if can_name and _is_closure(fn):
-        captured = ", ".join(fn.__code__.co_freevars)
-        raise _nameless(verb, f"the function {name} is a closure over {captured}", can_name)
+        raise _nameless(verb, "a lambda has no name", can_name=can_name)
+    if can_name:
+        _check_identity(verb, name, fn)
     if name.isidentifier() and len(name) <= MAX_NAME_CHARS:
         return name
     return given_name(name)
+
+
+def _check_identity(verb: str, name: str, fn: Any) -> None:
+    """Reject functions that depend on more than their arguments."""
+    owner = getattr(fn, "__self__", None)
+    if owner is not None and not isinstance(owner, type | ModuleType):
+        raise _nameless(verb, f"{name} is a method of a {type(owner).__name__} object", can_name=True, name=name)
+    if _is_closure(fn):
+        captured = ", ".join(fn.__code__.co_freevars)
+        raise _nameless(verb, f"the function {name} is a closure over {captured}", can_name=True, name=name)
 
 
 def shown(fn: Any) -> str:
@@ -99,11 +112,12 @@ def _no_function(verb: str, given: Any) -> TaskError:
     return TaskError(f"ctx.{verb} takes a function and its arguments, not {type(given).__name__}")
 
 
-def _nameless(verb: str, why: str, can_name: bool) -> TaskError:
+def _nameless(verb: str, why: str, *, can_name: bool, name: str | None = None) -> TaskError:
     if can_name:
+        example = "…" if name is None else f'"{name}"'
         return TaskError(
-            f"ctx.{verb}: {why}: set name=… A step is identified by its name and arguments; captured values are not "
-            "part of that"
+            f"ctx.{verb}: {why}: set name={example}. A {verb} is identified by its name and arguments; captured values "
+            "and the object of a method are not part of that"
         )
     return TaskError(f"ctx.{verb}: {why}: write it as a def, and pass what it needs as arguments")
 

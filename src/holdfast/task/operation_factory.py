@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -181,8 +182,11 @@ def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking:
     return operation
 
 
-def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
-    name, function, info = _called("transaction", fn)
+def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: str | None) -> operations.Transaction:
+    """Create the operation of `ctx.transaction`; `given` is its name, if the caller chose one."""
+    if given is not None:
+        _refuse_name_argument(fn)
+    name, function, info = _called("transaction", fn, None if given is None else given_name(given))
     operation = operations.Transaction(
         name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs
     )
@@ -332,6 +336,16 @@ def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
             f"ctx.step: {name}= is a step option, but {shown(fn)} needs an argument of that name: use "
             f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), which passes every argument on"
         ) from None
+
+
+def _refuse_name_argument(fn: Any) -> None:
+    """Reject a name for a function that has a parameter called name, which the caller may have meant."""
+    with suppress(TypeError, ValueError):  # Some callables have no signature.
+        if "name" in inspect.signature(fn).parameters:
+            raise TaskError(
+                f"ctx.transaction: name= names the transaction, but {shown(fn)} has a parameter of that name: pass it "
+                "by position, or rename the parameter"
+            )
 
 
 def _wait_name(name: str | None) -> str | None:

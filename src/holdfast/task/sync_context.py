@@ -117,9 +117,13 @@ class SyncContext:
         """Register a compensation, to be called if the run later fails or is cancelled."""
         self._executor.perform(operation_factory.undo(fn, args, kwargs, blocking=True))
 
-    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> R: ...
+    @overload
+    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def transaction(self, fn: Any, /, *args: Any, name: str | None = None, **kwargs: Any) -> Any:  # type: ignore[misc]
         """Call `fn(connection, …)` and commit its writes together with the checkpoint, exactly once."""
-        return self._executor.perform(operation_factory.transaction(fn, args, kwargs))
+        return self._executor.perform(operation_factory.transaction(fn, args, kwargs, name))
 
     # Waiting
 

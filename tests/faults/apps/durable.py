@@ -28,6 +28,7 @@ from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, 
 from holdfast.engine.durable import async_executor, executor
 from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
+from tests.support.step_functions import step_function
 
 ONCE = Retry(max_attempts=1)
 TWICE = Retry(max_attempts=2, delay=0)
@@ -68,12 +69,14 @@ class Effects:
     async def release_async(self, reserved: list[str]) -> None:
         self.release(reserved)
 
+    @step_function
     def insert(self, connection: Any, mark: str, name: str) -> str:
         """Insert user rows in the same database."""
         place = "?, ?" if "Sqlite" in type(connection).__name__ else "%s, %s"
         connection.execute(f"insert into effects (mark, name) values ({place})", (mark, name))
         return name
 
+    @step_function
     def pay(self, connection: Any, mark: str) -> str:
         """Execute several statements; the process may die before, between and after them."""
         for number, name in enumerate(["p1", "p2", "p3"]):
