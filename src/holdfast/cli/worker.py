@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,6 +62,7 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics; each process uses the next port.  [default HOST: 127.0.0.1]",
 )
+@click.option("--reload", is_flag=True, help="Restart when a .py file below the current directory changes.")
 @click.option("--supervised", type=int, hidden=True, help="File descriptor of the socket to the supervisor.")
 @pass_shared
 def worker(
@@ -75,6 +77,7 @@ def worker(
     verbose: bool,
     log_format: LogFormat,
     metrics: str | None,
+    reload: bool,
     supervised: int | None,
 ) -> int:
     """Run the app's tasks until Ctrl-C or SIGTERM.
@@ -88,14 +91,20 @@ def worker(
       holdfast worker --app shop.tasks:app --queues billing,mail --concurrency 20
       holdfast worker --app shop.tasks:app --processes 4
       holdfast worker --app shop.tasks:app --log-format json --metrics 9464
+      holdfast worker --app shop.tasks:app --reload
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
+    options = [f"--concurrency={concurrency}", f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
+    options += [f"--log-format={log_format}"]
+    options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
+    options += ["--fail-fast"] * fail_fast
+    command = [sys.executable, "-m", "holdfast.cli", *_shared_arguments(shared), "worker", *options]
+    if reload:
+        from holdfast.cli.reload import ReloadingWorker
+
+        more = [f"--processes={processes}"] * (processes is not None) + [f"--metrics={metrics}"] * (metrics is not None)
+        return ReloadingWorker([*command, *more], Path.cwd()).run()
     if processes is not None:
-        options = [f"--concurrency={concurrency}", f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
-        options += [f"--log-format={log_format}"]
-        options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
-        options += ["--fail-fast"] * fail_fast
-        command = [sys.executable, "-m", "holdfast.cli", *_shared_arguments(shared), "worker", *options]
 
         def command_of(number: int) -> list[str]:
             return (

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django is untyped here
         """Pass on everything after `holdfast`, except the options that every Django command has."""
         options, words = _split(argv[2:])
         shared = _prepare(options, words)
+        paths = [str(Path(argv[0]).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for processes of a worker, which don't run manage.py
         holdfast.main(words, obj=shared)
 
     def print_help(self, *_: Any) -> None:
