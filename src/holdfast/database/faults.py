@@ -30,7 +30,9 @@ class Duplicate(DataFault):
 
 
 def unwrap_driver_error(error: BaseException) -> BaseException:
-    """Return the driver's exception from one that a library such as SQLAlchemy wrapped around it."""
+    """Return the driver's exception from one that SQLAlchemy or Django wrapped around it."""
+    if type(error).__module__ == "django.db.utils":
+        return error.__cause__ or error
     wrapped = getattr(error, "orig", None)
     if not isinstance(wrapped, BaseException):
         return error

@@ -59,7 +59,7 @@ otherwise make the worker call an overloaded operator. Tables are named with the
 SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "poll": "housekeeping", "stats": "housekeeping"}
 """Reads share a writer's connection: they don't block each other here, and connections are expensive."""
 
-_OUT_OF_RESOURCES = (
+OUT_OF_RESOURCES = (
     pg.InsufficientResources,
     pg.DiskFull,
     pg.OutOfMemory,
@@ -71,7 +71,7 @@ _ERROR_TYPES: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ..
     ((pg.SerializationFailure, pg.DeadlockDetected), Conflict),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout), ConnectionLost),
     ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # the server was the primary until a failover
-    ((pg.LockNotAvailable, *_OUT_OF_RESOURCES, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
+    ((pg.LockNotAvailable, *OUT_OF_RESOURCES, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
     ((pg.UniqueViolation,), Duplicate),
     ((psycopg.DataError, psycopg.IntegrityError, *_TOO_COMPLEX), DataFault),
 )
@@ -90,13 +90,13 @@ class OptionsRejected(AccessDenied):
     """A pooler rejects startup options."""
 
 
-def _translate_error(error: psycopg.Error, what: str) -> StoreError:
+def translate_error(error: psycopg.Error, what: str) -> StoreError:
     """Translate a driver error. This is the only place that decides which errors are transient."""
     for kinds, meaning in _ERROR_TYPES:
         if isinstance(error, kinds):
             return meaning(f"{what}: {error}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return ConnectionLost(f"{what}: connection lost ({_first_line(error)})")
+        return ConnectionLost(f"{what}: connection lost ({first_line(error)})")
     return StoreError(f"{what}: {error}")
 
 
@@ -105,7 +105,7 @@ def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _translate_error(error, what) from error
+        raise translate_error(error, what) from error
 
 
 class TaskCursor(psycopg.Cursor[Any]):
@@ -138,7 +138,7 @@ class PostgresConnection(DatabaseConnection):
                 conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=PREPARE_AFTER
             )
         except psycopg.Error as error:
-            reason = _first_line(error)
+            reason = first_line(error)
             if _REJECTION.search(reason):
                 reason = reason.rpartition("FATAL:")[2].strip()
                 raise AccessDenied(
@@ -191,7 +191,7 @@ class PostgresConnection(DatabaseConnection):
             result = cursor.pgresult  # cheaper than cursor.description, which describes every column
             return cursor.fetchall() if result is not None and result.nfields else []
         except psycopg.Error as error:
-            raise _translate_error(error, f"{self._what} ({statement.name})") from error
+            raise translate_error(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
@@ -234,9 +234,9 @@ class PostgresConnection(DatabaseConnection):
                 with suppress(psycopg.Error):
                     block.__exit__(type(error), error, error.__traceback__)
                 if connection.broken and isinstance(error, Exception):
-                    raise ConnectionLost(f"{self._what}: connection lost ({_first_line(error)})") from error
-                if isinstance(unwrap_driver_error(error), _OUT_OF_RESOURCES):
-                    raise StoreUnavailable(f"{self._what} is out of resources: {_first_line(error)}") from error
+                    raise ConnectionLost(f"{self._what}: connection lost ({first_line(error)})") from error
+                if isinstance(unwrap_driver_error(error), OUT_OF_RESOURCES):
+                    raise StoreUnavailable(f"{self._what} is out of resources: {first_line(error)}") from error
                 raise
             self._depth, self._is_lent = 0, False
             with _translate_errors(self._what):
@@ -265,7 +265,7 @@ class PostgresConnection(DatabaseConnection):
             return self._psycopg.fileno()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -354,7 +354,7 @@ class PostgresDatabase(Database):
         try:
             self._options = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            reason = _first_line(error).replace(url, self.display_url)
+            reason = first_line(error).replace(url, self.display_url)
             raise ConfigError(f"invalid PostgreSQL URL {self.display_url}: {reason}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"invalid PostgreSQL URL {self.display_url}: an escaped part isn't UTF-8") from None
