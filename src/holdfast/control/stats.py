@@ -248,7 +248,7 @@ class StatsControl:
         self, found: Iterable[StatsBucket], by: GroupBy, name: str | None
     ) -> Sequence[tuple[str | None, StatsBucket]]:
         """Pair buckets with their task or queue, without those of graphs and gates."""
-        lanes = self._store.lanes.refresh()
+        lanes = self._store.lanes.with_retired()
         named: list[tuple[str | None, StatsBucket]] = []
         for bucket in found:
             queue, task = lanes.get(bucket.lane, (GRAPH_QUEUE, ""))

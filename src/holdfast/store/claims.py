@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
@@ -289,6 +290,16 @@ class ClaimStore(StoreModule):
             corrupt = self._quarantine.examine("claim", [claim.id for claim in claims], str(error))
             return self._to_claims([row for row in rows if row[0] not in corrupt]) if corrupt else claims
         return claims
+
+    def ready_lanes(self, skip: Collection[int] = ()) -> list[int]:
+        """Return all lanes with something to claim, except those to skip, in time proportional to their number."""
+        ends = [-1, *sorted(skip), 2**62]
+        gaps = json_rows({"above": above, "below": below} for above, below in pairwise(ends))
+        return [int(lane) for (lane,) in self._execute("claim", "list_ready_lanes", gaps=gaps)]
+
+    def by_urgency(self, lanes: Collection[int]) -> list[int]:
+        """Return those of these lanes with something to claim, the one whose first run is the most urgent first."""
+        return [int(lane) for (lane,) in self._execute("claim", "sort_lanes", lanes=_lane_rows(lanes))]
 
     def has_ready(self, lanes: Collection[int]) -> bool:
         """Return whether these lanes have, or had a moment ago, something to claim."""

@@ -22,6 +22,7 @@ that an idle tenant doesn't save up turns. A run that becomes ready again gets t
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -44,25 +45,31 @@ from holdfast.store.typed_rows import RowReader
 LaneKey: TypeAlias = tuple[str, str]
 """Queue and task."""
 
+LANE_CACHE_S = 600
+"""How long the id of a lane is used without reading the lanes again. `lane_collection.py` depends on it."""
+
 
 class LaneRow(NamedTuple):
-    """A lane. `limited`: it has or had runs with limits."""
+    """A lane. `limited`: it has or had runs with limits. `unused_since`: when housekeeping found no run in it."""
 
     id: int
     queue: str
     task: str
     limited: int
+    unused_since: int | None
 
 
 _LANE_ROWS = RowReader(LaneRow)
 
 
 class LaneStore(StoreModule):
-    """Ids of lanes, cached."""
+    """Ids of lanes, cached for a limited time: lanes without runs are collected."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(context)
+        self._monotonic = monotonic
         self._ids: dict[LaneKey, int] = {}
+        self._read_at = 0.0
         self.limited: frozenset[int] = frozenset()
         """Lanes known to hold runs with limits. A claim without permits passes over such runs."""
 
@@ -93,25 +100,41 @@ class LaneStore(StoreModule):
 
     def ids(self, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
         """Return the ids of these lanes, creating missing ones in a transaction of its own."""
+        if self._monotonic() - self._read_at > LANE_CACHE_S:
+            self._ids = {}
         known: dict[LaneKey, int] = self._ids
         missing = {key for key in keys if key not in known}
         if missing:
-            known = lanes_by_key(self.refresh())
+            known = self._usable(self._read())
             missing = {key for key in missing if key not in known}
         if missing:
             rows = json_rows({"queue": queue, "task": task} for queue, task in sorted(missing))
             self._execute("client", "add_lanes", rows=rows)
-            known = lanes_by_key(self.refresh())
+            known = self._usable(self._read())
         return known
 
     def refresh(self, purpose: str = "read") -> dict[int, LaneKey]:
         """Read all lanes and update the cache, unless a caller's open transaction may still roll lanes back."""
+        return {row.id: (row.queue, row.task) for row in self._read(purpose)}
+
+    def with_retired(self) -> dict[int, LaneKey]:
+        """Return all lanes, including those that were collected because they had no runs."""
+        retired = self._execute("read", "list_retired_lanes")
+        return {int(id): (queue, task) for id, queue, task in retired} | self.refresh()
+
+    def _read(self, purpose: str = "read") -> list[LaneRow]:
+        read_at = self._monotonic()
         rows = _LANE_ROWS.read_all(self._execute(purpose, "list_lanes"))
-        found = {row.id: (row.queue, row.task) for row in rows}
         if not self._context.database.in_user_transaction():
-            self._ids.update(lanes_by_key(found))  # update in place: another thread may have read more
+            # All at once, so that no lane that was deleted remains. Another thread may have read more: it reads again.
+            self._ids, self._read_at = self._usable(rows), read_at
             self.limited |= {row.id for row in rows if row.limited}
-        return found
+        return rows
+
+    @staticmethod
+    def _usable(rows: Iterable[LaneRow]) -> dict[LaneKey, int]:
+        """Return the lanes in which runs may be created: those that aren't about to be collected."""
+        return {(row.queue, row.task): row.id for row in rows if row.unused_since is None}
 
 
 def lanes_by_key(lanes: dict[int, LaneKey]) -> dict[LaneKey, int]:

@@ -17,6 +17,7 @@ from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
 from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
+from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
 from holdfast.store.quarantine import Quarantine
@@ -83,6 +84,7 @@ class Store:
         self.counts = RunCounts(context)
         self.stats = StatsStore(context)
         self.retention = Retention(context)
+        self.lane_collector = LaneCollector(context, self.lanes)
         self.health = DatabaseHealth(context)
         self.quarantine = Quarantine(context)
 

@@ -247,6 +247,14 @@ def runs_pruned(runs: int) -> None:
     _log(logging.INFO, "finished runs pruned", runs=runs)
 
 
+def lanes_retired(lanes: int) -> None:
+    _log(logging.INFO, "unused lanes collected", lanes=lanes)
+
+
+def late_runs_moved(runs: int, queue: str, task: str) -> None:
+    _log(logging.WARNING, "runs moved out of a collected lane", runs=runs, queue=queue, task=task)
+
+
 def payload_large(what: str, size: int) -> None:
     hint = "it is stored and read as a whole; consider storing it elsewhere and passing a reference"
     _log(logging.WARNING, "large payload", payload=what, bytes=size, hint=hint)

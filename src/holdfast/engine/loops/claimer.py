@@ -42,19 +42,32 @@ SMALL_CLAIM_DIVISOR = 16
 SATURATED_PAUSE_S = 0.005
 """While the queue is longer than the free slots, a claim for less than 1/`SMALL_CLAIM_DIVISOR` of all slots is delayed
 by this much: claiming many runs at once costs little more than claiming one."""
+MAX_CLAIM_LANES = 250
+"""A claim looks into each lane, so of more lanes than this it gets only those that have ready runs."""
+RECENT_CLAIM_S = 2.0
+"""A lane that gave runs within this time is claimed from without looking for ready runs first: its index entries of
+claimed runs, which remain until vacuum, would slow that down."""
 ISOLATION_POLL_INTERVAL_S = 0.5
 ISOLATION_PATIENCE_S = 0.5
 """How long a worker with claimed runs leaves isolated ones to a worker without any."""
 
 
 class KnownLanes:
-    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code."""
+    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code.
+
+    There can be any number of lanes, most of them empty, such as a queue per customer. If they are many, claims get
+    those with ready runs, the most urgent first. A run in a lane that had none is found like one in a new lane: at once
+    by a worker that found nothing, and within a second by a busy one.
+    """
 
     def __init__(self, store: Store, registry: Registry, queues: Collection[str] | None) -> None:
         self._store = store
         self._registry = registry
         self._queues = None if queues is None else frozenset(queues)
         self.tasks: dict[int, Task[..., Any]] = {}
+        self._claimable: list[int] = []
+        self._later: list[list[int]] = []  # more lanes with ready runs, in groups, the most urgent first
+        self._claimed_at: dict[int, float] = {}
         self.ordinary: list[int] = []
         self.processes: list[int] = []
         self.threads: frozenset[int] = frozenset()
@@ -66,7 +79,7 @@ class KnownLanes:
         self._refreshed_at = 0.0
 
     def refresh(self) -> bool:
-        """Read all lanes from the database and return whether the set of known lanes has changed."""
+        """Read all lanes from the database and return whether the lanes to claim from have changed."""
         tasks = {**fake_remote_tasks(), **self._registry.names()} if active_fakes else self._registry.names()
         all_lanes = self._store.lanes.refresh("claim")
         known = {
@@ -75,16 +88,54 @@ class KnownLanes:
             if task in tasks and (self._queues is None or queue in self._queues)
         }
         self._refreshed_at = time.monotonic()
-        changed = known.keys() != self.tasks.keys()
         self.tasks = known
-        self.limited = self._store.lanes.limited & known.keys()
         self.queues.update((lane, all_lanes[lane][0]) for lane in known)
         self._fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
-        self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
-        self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
-        self.threads = frozenset(lane for lane, task in known.items() if task.uses_threads)
         self.all_need_threads = bool(tasks) and all(task.uses_threads for task in tasks.values())
-        return changed
+        before = set(self._claimable)
+        self._set_claimable(self._choose_claimable())
+        return set(self._claimable) != before
+
+    def _set_claimable(self, lanes: list[int]) -> None:
+        self._claimable = lanes
+        self.limited = self._store.lanes.limited.intersection(lanes)
+        self.processes = [lane for lane in lanes if self.tasks[lane].declaration.run_in == "process"]
+        self.ordinary = [lane for lane in lanes if self.tasks[lane].declaration.run_in != "process"]
+        self.threads = frozenset(lane for lane in lanes if self.tasks[lane].uses_threads)
+
+    def _choose_claimable(self) -> list[int]:
+        """Return the lanes to claim from: all, or of very many those with ready runs, the most urgent first."""
+        self._later = []
+        if len(self.tasks) <= MAX_CLAIM_LANES:
+            self._claimed_at.clear()
+            return list(self.tasks)
+        self._claimed_at = {
+            lane: at
+            for lane, at in self._claimed_at.items()
+            if at > self._refreshed_at - RECENT_CLAIM_S and lane in self.tasks
+        }
+        ready = self._store.claims.ready_lanes(skip=self._claimed_at)
+        found = [*self._claimed_at, *(lane for lane in ready if lane in self.tasks)]
+        if len(found) <= MAX_CLAIM_LANES:
+            return found
+        groups: dict[object, list[int]] = {}  # which don't compete for the same slots, or can't be compared
+        for lane in self._store.claims.by_urgency(found):
+            groups.setdefault((self._fair.get(lane), self.tasks[lane].declaration.run_in), []).append(lane)
+        self._later = list(groups.values())
+        return self._next_lanes()
+
+    def _next_lanes(self) -> list[int]:
+        """Take the most urgent lanes of each group."""
+        lanes = [lane for group in self._later for lane in group[:MAX_CLAIM_LANES]]
+        self._later = [rest for group in self._later if (rest := group[MAX_CLAIM_LANES:])]
+        return lanes
+
+    def record_claims(self, claims: Collection[Claim], wanted: int) -> None:
+        """Remember which lanes gave runs. If they gave less than wanted, claim from the next ones."""
+        if len(self.tasks) > MAX_CLAIM_LANES:
+            self._claimed_at.update(dict.fromkeys((claim.lane for claim in claims), time.monotonic()))
+            if self._later and len(claims) < wanted:
+                self._set_claimable(self._next_lanes())
 
     def task_of(self, claim: Claim) -> Task[..., Any]:
         """Return the task of a claimed run; in tests, its fake. Compensations are those of the task's own code."""
@@ -309,6 +360,7 @@ class Claimer(Loop):
             self._lanes.refresh_if_stale()
             attempts = self._claimed = []
             self._claim_and_load(session, free)
+            self._lanes.record_claims([each.claim for each in attempts], free)
             all_started = not attempts or self._start(attempts)
         if not attempts:
             return self._found_nothing(session)

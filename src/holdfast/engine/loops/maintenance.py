@@ -49,6 +49,8 @@ class Pruner(Loop):
         if self._pruned:
             log.runs_pruned(self._pruned)
             self._pruned = 0
+        if retired := self._store.lane_collector.collect():
+            log.lanes_retired(retired)
         return _jittered_interval_s()
 
 

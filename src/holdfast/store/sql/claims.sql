@@ -8,6 +8,33 @@ and (
 ) is not null
 limit 1
 
+-- name: list_ready_lanes
+-- List the lanes between these with something to claim, each found by one descent into the ready index.
+--
+-- The caller leaves out lanes that it knows, because the index entries of their claimed runs remain until vacuum.
+with recursive present as (
+    select (
+        select r.lane from {schema}runs r where r.state = 'ready' and r.held is null and r.lane > each.above and r.lane < each.below
+        order by r.lane limit 1
+    ) as lane, each.below from {each(:gaps, above bigint, below bigint)}
+    union all
+    select (
+        select r.lane from {schema}runs r where r.state = 'ready' and r.held is null and r.lane > present.lane and r.lane < present.below
+        order by r.lane limit 1
+    ), present.below from present where present.lane is not null
+)
+select lane from present where lane is not null and lane not in (select id from {schema}paused_lanes)
+
+-- name: sort_lanes
+-- Sort lanes by their first ready run; leave out those without any.
+with heads as materialized (
+    select (
+        select x.id from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+        order by x.priority desc, x.turn, x.seq limit 1
+    ) as id from {each(:lanes, lane bigint)}
+)
+select r.lane from {schema}runs r where r.id {among(heads, id)} order by r.priority desc, r.turn, r.seq
+
 -- name: find_limited_heads
 -- Find those of these lanes whose first ready run has limits.
 select each.lane from {each(:lanes, lane bigint)}

@@ -1,14 +1,3 @@
--- name: add_lanes
--- Insert lanes, the pairs of queue and task.
-insert into {schema}lanes (queue, task)
-select each.queue, each.task from {each(:rows, queue text, task text)}
-where true
-on conflict do nothing
-
--- name: list_lanes
--- List all lanes; there are as many as pairs of queue and task in use.
-select id, queue, task, limited from {schema}lanes
-
 -- name: add_keys
 -- Take idempotency keys and return those that were free. Waits for transactions that are taking the same key.
 insert into {schema}keys (scope, key, digest, run, created_at)
