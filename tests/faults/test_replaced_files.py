@@ -127,6 +127,17 @@ def test_a_worker_of_the_command_line_ends_with_an_exit_code(
     assert "was removed while this program had it open" in worker.log
 
 
+def test_opening_a_connection_never_creates_a_removed_file_again(file: Path) -> None:
+    guard = FileGuard(str(file))
+    guard.make_file()
+    connection = SqliteConnection(str(file), None, None, guard)
+    file.unlink()
+    with pytest.raises(StoreReplaced, match="was removed while this program had it open"):
+        SqliteConnection(str(file), None, None, guard)
+    assert not file.exists()
+    connection.close()
+
+
 def test_all_later_calls_fail_too(sqlite_url: str, file: Path) -> None:
     app = Holdfast(sqlite_url)
     task = app.remote("count")

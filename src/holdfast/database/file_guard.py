@@ -22,7 +22,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from holdfast.database import ofd_locks
@@ -238,17 +238,21 @@ class FileGuard:
             if not os.access(self.path, os.R_OK | os.W_OK):
                 raise PermissionError(13, "Permission denied") from None
 
-    def opened(self) -> None:
-        """Register a connection that was opened and has read once, so that the log exists."""
-        file, wal = file_id(self.path), file_id(self.wal)
+    def find_file(self) -> FileId:
+        """Return the identity of the file; raise StoreReplaced if there is none."""
+        file = file_id(self.path)
         if file is None:
             self._fail(f"SQLite file {self.path} was removed")
+        return file
+
+    def opened(self) -> None:
+        """Register a connection that was opened and has read once, so that the log exists."""
+        file, wal = self.find_file(), file_id(self.wal)
         if not self._connections:
             self._file, self._wal = file, wal
             self._watch_directory()
         else:
             self.check()
-        assert file is not None
         _open_files.add(file, self.path, wal)
         self._connections += 1
 
@@ -305,7 +309,7 @@ class FileGuard:
             return False
         return True
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str) -> NoReturn:
         with self._failing:
             if self.failure is None:
                 self.failure = StoreReplaced(

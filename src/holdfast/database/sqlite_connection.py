@@ -72,6 +72,16 @@ def _translate_errors(what: str) -> Iterator[None]:
 _FLAGS = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 
+def _open_file(path: str, guard: FileGuard | None) -> apsw.Connection:
+    """Open a file that `FileGuard.make_file` created. SQLite must not create it: it may have been removed since."""
+    try:
+        return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    except apsw.CantOpenError:
+        if guard is not None:
+            guard.find_file()
+        raise
+
+
 class MemoryFile:
     """An in-memory database that, like a file, outlives its connections: it keeps one open until `close`."""
 
@@ -118,7 +128,7 @@ class SqliteConnection(DatabaseConnection):
         self._queue = queue
         self._busy_until = 0.0
         with guard.open_lock if guard is not None else nullcontext(), _translate_errors(self._what):
-            self._apsw = apsw.Connection(path) if memory is None else memory.connect()
+            self._apsw = _open_file(path, guard) if memory is None else memory.connect()
             try:
                 self._set_up()
                 if guard is not None:
