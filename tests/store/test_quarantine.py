@@ -88,7 +88,7 @@ def test_a_row_without_a_fault_is_left_alone_and_the_error_stays(harness):
         raise DataFault("another reason")
 
     with pytest.raises(DataFault, match="another reason"):
-        harness.store.quarantine.run("claim", work, lambda tx: [id])
+        harness.store.claims._past_corrupt_rows("claim", work, lambda tx: [id])
     assert harness.state(id) == "ready"
 
 

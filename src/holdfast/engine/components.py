@@ -209,7 +209,7 @@ class WorkerComponents:
         """Wake what may continue after a commit: clients that wait for ended runs, waiting functions, the claimer."""
         if ended:
             self._client.wake_result_waiters(ended)
-        if affects_others:
+        if affects_others and self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         if self.runner.free_slots() > 0:  # a slot counts as free only when the end of its last run is durable
             if left_ready:
@@ -218,12 +218,12 @@ class WorkerComponents:
                 self.claimer.slot_freed()
 
     def _runs_became_ready(self) -> None:
-        self.wait_poller.poll_soon()
+        if self.wait_poller.waiters:
+            self.wait_poller.poll_soon()
         self.claimer.wake()
 
     def _others_committed(self) -> None:
-        self.wait_poller.poll_soon()
-        self.claimer.wake()
+        self._runs_became_ready()
         self.timers.wake()
 
     def _stop_lost_attempts(self, attempts: list[Attempt]) -> None:

@@ -20,14 +20,18 @@ class Keep:
         ```
     """
 
-    __slots__ = ("done_micros", "failed_micros")
+    __slots__ = ("done_micros", "failed_micros", "stored_failed_micros")
 
     done_micros: int
     failed_micros: int
+    stored_failed_micros: int | None
+    """What is stored with a run for failures: None if they are kept as long as successes."""
 
     def __init__(self, *, done: Duration = timedelta(days=7), failed: Duration = timedelta(days=30)) -> None:
         object.__setattr__(self, "done_micros", to_micros(done, "Keep: done"))
         object.__setattr__(self, "failed_micros", to_micros(failed, "Keep: failed"))
+        differs = self.failed_micros != self.done_micros
+        object.__setattr__(self, "stored_failed_micros", self.failed_micros if differs else None)
 
     @classmethod
     def of(cls, keep: Keep | Duration, what: str) -> Keep:
@@ -36,11 +40,6 @@ class Keep:
             return keep
         same = timedelta(microseconds=to_micros(keep, what))
         return cls(done=same, failed=same)
-
-    @property
-    def stored_failed_micros(self) -> int | None:
-        """What is stored with a run for failures: None if they are kept as long as successes."""
-        return None if self.failed_micros == self.done_micros else self.failed_micros
 
     @property
     def longest_micros(self) -> int:

@@ -23,7 +23,6 @@ from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.limits import take_permits
 from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows, in_batches, json_rows, time_left
-from holdfast.store.quarantine import Quarantine
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
 MAX_CLAIM_RUNS = 512
@@ -160,7 +159,6 @@ class ClaimStore(StoreModule):
         self, context: StoreContext, monotonic: Callable[[], float] = time.monotonic, policy: ScanPolicy | None = None
     ) -> None:
         super().__init__(context)
-        self._quarantine = Quarantine(context)
         self._monotonic = monotonic
         self._policy = policy or SCAN_POLICY
         self._cursors: dict[int, LaneCursor] = {}
@@ -178,7 +176,7 @@ class ClaimStore(StoreModule):
                 return self._claim_on_postgres(session, lanes, claim_size(wanted))
             return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
 
-        return self._quarantine.run("claim", work, lambda tx: _suspects(tx, lanes))
+        return self._past_corrupt_rows("claim", work, lambda tx: _suspects(tx, lanes))
 
     def claim_before_commit(self, tx: Tx, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Claim as `claim` does, in a transaction that has made runs ready."""
@@ -253,7 +251,7 @@ class ClaimStore(StoreModule):
         def claim() -> list[Claim]:
             return self._to_claims(self._transaction("claim", work))
 
-        return self._quarantine.run("claim", claim, lambda tx: _suspects(tx, lanes))
+        return self._past_corrupt_rows("claim", claim, lambda tx: _suspects(tx, lanes))
 
     def claim_isolated(self, session: str, lanes: Collection[int], max_runs: int) -> list[Claim]:
         """Claim a group of isolated runs that may share a process; the caller runs nothing else meanwhile."""
@@ -267,7 +265,7 @@ class ClaimStore(StoreModule):
         def claim() -> list[Claim]:
             return self._to_claims(self._transaction("claim", work))
 
-        return self._quarantine.run("claim", claim, lambda tx: column(tx.execute("suspect_held")))
+        return self._past_corrupt_rows("claim", claim, lambda tx: column(tx.execute("suspect_held")))
 
     def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[tuple[str, str | None]]) -> list[Row]:
         """Take permits for locked candidates and claim those that got them."""
@@ -287,7 +285,7 @@ class ClaimStore(StoreModule):
             claims.sort(key=_TURN_AND_SEQ)
             claims.sort(key=_PRIORITY, reverse=True)  # stable: equal priorities keep their order
         except TypeError as error:  # SQLite stores any type in any column
-            corrupt = self._quarantine.examine("claim", [claim.id for claim in claims], str(error))
+            corrupt = self._context.quarantine.examine("claim", [claim.id for claim in claims], str(error))
             return self._to_claims([row for row in rows if row[0] not in corrupt]) if corrupt else claims
         return claims
 

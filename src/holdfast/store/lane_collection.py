@@ -3,9 +3,9 @@
 A lane (a queue and a task) is created with its first run. Processes cache its id for up to `LANE_CACHE_S`, so it can't
 just be deleted once it is empty: a run could be inserted into it. Collection takes two steps, at least
 `RETIRE_AFTER_US` apart. First the lane is marked as unused; from then on, a process that reads it in order to enqueue
-removes the mark. If the mark is still there, and the lane still empty, its row moves to `retired_lanes`. Runs that get into a
-retired lane nevertheless (from a transaction that was open all the time, a nested graph, or an older release, which
-caches ids forever) are moved to a new lane of the same name.
+removes the mark. If the mark is still there, and the lane still empty, its row moves to `retired_lanes`. Runs that get
+into a retired lane nevertheless (from a transaction that was open all the time, a nested graph, or an older release,
+which caches ids forever) are moved to a new lane of the same name.
 
 With few lanes nothing is collected: they cost nothing.
 """

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, Statements
 from holdfast.database.base import IDLE_TIMEOUT_S
+from holdfast.database.faults import DataFault
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.database.migrate import prepare_schema
 from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
+
+if TYPE_CHECKING:
+    from holdfast.store.quarantine import Quarantine
 
 T = TypeVar("T")
 CLIENT = "client"
@@ -75,11 +79,18 @@ def history_row(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[
     return {"run": run, "n": n, "kind": kind, "attempt": attempt, **more}
 
 
+CORRUPT_DATA = (DataFault, TypeError, ValueError, OverflowError)
+"""How a corrupt row shows: the database rejects the batch, or code can't handle a value of another type."""
+
+
 class StoreContext:
     """What the modules of one store share: database, clock, payload codec and rendered statements.
 
     The first connection that a module asks for creates or checks the tables.
     """
+
+    quarantine: Quarantine
+    """Set by the store, because it is one of its modules."""
 
     def __init__(self, database: Database, clock: Clock, payloads: Payloads, *, migrate: bool) -> None:
         self.database = database
@@ -215,6 +226,17 @@ class StoreModule:
         if purpose == CLIENT:
             self._context.client_committed()
         return result
+
+    def _past_corrupt_rows(self, purpose: str, work: Callable[[], T], suspects: Callable[[Tx], Iterable[Any]]) -> T:
+        """Call `work`, which commits by itself. If a corrupt row breaks it, quarantine that run and call it again.
+
+        `suspects` reads the ids of the runs that `work` handles first.
+        """
+        try:
+            return work()
+        except CORRUPT_DATA as error:
+            self._context.quarantine.take_out(purpose, suspects, error)
+        return work()
 
     def _open(self, connection: DatabaseConnection) -> Tx:
         return Tx(self._context, connection)

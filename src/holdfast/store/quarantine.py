@@ -10,20 +10,17 @@ ones, an entry in its history with what was stored, and fails with code `corrupt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.database.dialect import MAX_TURN
-from holdfast.database.faults import DataFault
 from holdfast.errors import ErrorInfo
 from holdfast.model.failure import error_to_json
-from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.module import CORRUPT_DATA, StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.run_tree import fail_runs, lock_runs, lock_with_parents
 from holdfast.telemetry import log
-
-T = TypeVar("T")
 
 CORRUPT_CODE = "corrupt_row"
 HELD_AS_CORRUPT = "corrupt"
@@ -40,9 +37,6 @@ MAX_FENCE = 2**62
 RESET_FENCE = 2**40
 """Above every fence that a worker can still use."""
 DEFAULT_KEEP_MICROS = 30 * 86_400 * 1_000_000
-
-CORRUPT_DATA = (DataFault, TypeError, ValueError, OverflowError)
-"""How a corrupt row shows: the database rejects the batch, or code can't handle a value of another type."""
 
 
 class Bounds(NamedTuple):
@@ -94,18 +88,14 @@ _COLUMNS = (*NUMBERS, *TEXTS)
 class Quarantine(StoreModule):
     """Finds and takes out corrupt runs among those that a failed batch may have contained."""
 
-    def run(self, purpose: str, work: Callable[[], T], suspects: Callable[[Tx], Iterable[Any]]) -> T:
-        """Call `work`, which commits by itself. If a corrupt row breaks it, quarantine that run and call it again.
+    def take_out(self, purpose: str, suspects: Callable[[Tx], Iterable[Any]], error: Exception) -> None:
+        """Quarantine the corrupt ones among the suspects; raise the error again if none is.
 
-        `suspects` reads the ids of the runs that `work` handles first, at most about `MAX_SUSPECTS`.
+        `suspects` reads the ids of the runs that the failed work handles first, at most about `MAX_SUSPECTS`.
         """
-        try:
-            return work()
-        except CORRUPT_DATA as error:
-            found = self._transaction(purpose, lambda tx: list(dict.fromkeys(str(id) for id in suspects(tx))))
-            if not self.examine(purpose, found[:MAX_SUSPECTS], str(error)):
-                raise
-        return work()
+        found = self._transaction(purpose, lambda tx: list(dict.fromkeys(str(id) for id in suspects(tx))))
+        if not self.examine(purpose, found[:MAX_SUSPECTS], str(error)):
+            raise error
 
     def examine(self, purpose: str, runs: Sequence[str], reason: str) -> list[str]:
         """Examine runs one by one; quarantine those that are corrupt and return them."""

@@ -18,7 +18,6 @@ from holdfast.database import Row
 from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreContext, StoreModule, Tx, column, history_row, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
-from holdfast.store.quarantine import Quarantine
 from holdfast.store.rows import RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
 from holdfast.store.typed_rows import RowReader
@@ -71,7 +70,6 @@ class SessionStore(StoreModule):
 
     def __init__(self, context: StoreContext) -> None:
         super().__init__(context)
-        self._quarantine = Quarantine(context)
 
     def open(self, session: str, name: str, lease: int, info: str, status: str | None = None) -> None:
         """Register a worker process; its lease, in microseconds, starts now."""
@@ -118,7 +116,9 @@ class SessionStore(StoreModule):
         found = column(self._execute("housekeeping", "find_dead_sessions"))
         if not all(isinstance(session, str) and "\ufffd" not in session for session in found):  # only on SQLite
             suspects = self._execute("housekeeping", "suspect_unknown_sessions")
-            self._quarantine.examine("housekeeping", [str(id) for (id,) in suspects], "the session is no valid text")
+            self._context.quarantine.examine(
+                "housekeeping", [str(id) for (id,) in suspects], "the session is no valid text"
+            )
         return [session for session in found if isinstance(session, str)]
 
     def next_expiry(self) -> int | None:
@@ -136,7 +136,7 @@ class SessionStore(StoreModule):
             return self._transaction("housekeeping", lambda tx: _recover(tx, sessions, too_many, excused=excused))
 
         rows = _sessions(sessions)
-        return self._quarantine.run("housekeeping", work, lambda tx: column(tx.execute("suspect_owned", rows=rows)))
+        return self._past_corrupt_rows("housekeeping", work, lambda tx: column(tx.execute("suspect_owned", rows=rows)))
 
 
 def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:

@@ -86,7 +86,7 @@ class Store:
         self.retention = Retention(context)
         self.lane_collector = LaneCollector(context, self.lanes)
         self.health = DatabaseHealth(context)
-        self.quarantine = Quarantine(context)
+        self.quarantine = context.quarantine = Quarantine(context)
 
     @property
     def clock(self) -> Clock:

@@ -10,9 +10,8 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
-from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows, json_rows, time_left
+from holdfast.store.module import StoreModule, Tx, column, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
-from holdfast.store.quarantine import Quarantine
 from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_runs, lock_unlocked_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
 
@@ -40,10 +39,6 @@ class DueTimes(NamedTuple):
 
 class TimerStore(StoreModule):
     """What is due. Each call handles one batch of at most 500 and returns how many, so that callers can repeat it."""
-
-    def __init__(self, context: StoreContext) -> None:
-        super().__init__(context)
-        self._quarantine = Quarantine(context)
 
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
@@ -115,4 +110,4 @@ class TimerStore(StoreModule):
 
     def _guard(self, work: Callable[[], T], suspects: str) -> T:
         """Do `work`. If a corrupt row breaks it, quarantine that run, one of `suspects`, and repeat it."""
-        return self._quarantine.run("housekeeping", work, lambda tx: column(tx.execute(suspects)))
+        return self._past_corrupt_rows("housekeeping", work, lambda tx: column(tx.execute(suspects)))

@@ -42,9 +42,8 @@ class WaitPoller(Loop):
 
     def poll_soon(self) -> None:
         """Reset the backoff, because a commit may have resolved a wait."""
-        if self.waiters:
-            self._interval_s = FIRST_INTERVAL_S
-            self.wake()
+        self._interval_s = FIRST_INTERVAL_S
+        self.wake()
 
     def tick(self) -> float:
         started = time.monotonic()
