@@ -36,6 +36,7 @@ HARM_LEASES = 1.5
 HANG_S = 600.0
 LATE_LEASES = 2
 POLL_INTERVAL_S = 0.1
+BLOCKED_S = 1.0
 STUCK_S = 60.0
 T = TypeVar("T")
 
@@ -130,6 +131,8 @@ class Feeder:
     scale: Scale
     sent: dict[str, float] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
+    blocked_until: list[float] = field(default_factory=list)
+    """When the database accepted a write again that it hadn't accepted for a while."""
 
     def feed(self) -> None:
         """Enqueue all roots. A second thread submits the graphs, which can't be enqueued in bulk."""
@@ -152,15 +155,22 @@ class Feeder:
 
     def _enqueue(self, marks: Sequence[str]) -> None:
         requests = [self.mixed.request(kind_of(mark), mark, self._seconds(mark)) for mark in marks]
-        runs = _retry_while_busy(lambda: self.mixed.app.enqueue_many(requests))
+        runs = self._write(lambda: self.mixed.app.enqueue_many(requests))
         for mark, run in zip(marks, runs, strict=True):
             self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
 
     def _submit(self, marks: Sequence[str], when: dict[str, float], since: float) -> None:
         for mark in marks:
             time.sleep(max(since + when[mark] - time.monotonic(), 0))
-            run = _retry_while_busy(lambda mark=mark: self.mixed.app.submit(self.mixed.graph(mark)))
+            run = self._write(lambda mark=mark: self.mixed.app.submit(self.mixed.graph(mark)))
             self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
+
+    def _write(self, act: Callable[[], T]) -> T:
+        began = time.monotonic()
+        result = _retry_while_busy(act)
+        if time.monotonic() - began > BLOCKED_S:
+            self.blocked_until.append(time.monotonic())
+        return result
 
     def _seconds(self, mark: str) -> float:
         """Return how long its harm lasts."""
@@ -202,6 +212,7 @@ class Outcome:
         offset = time.time() - time.monotonic()
         self._scale = scale
         self._sent = feeder.sent
+        self.blocked_until = feeder.blocked_until
         self.lines = lines
         rows = fetch(app, RUNS)
         self.marks = {str(id): feeder.ids.get(str(id)) or feeder.ids[str(root)] for id, root, _, _ in rows}
@@ -253,8 +264,9 @@ class Outcome:
     def lateness(self) -> dict[str, float]:
         """Return for each innocent root how many seconds it ended after the earliest possible time.
 
-        That time is the duration of its work after its enqueue, or after the last time that a culprit harmed a worker
-        that had claimed one of its runs.
+        That time is the duration of its work after its enqueue, after the last time that a culprit harmed a worker that
+        had claimed one of its runs, or after the last time that the database accepted no writes: a process that holds
+        the GIL may hold SQLite's write lock too, in a thread that can't go on.
         """
         harms: defaultdict[int, list[float]] = defaultdict(list)
         for line in self.lines:
@@ -265,7 +277,11 @@ class Outcome:
             hits = [harm for harm in harms[int(session.split(":")[1])] if harm <= at]
             since[mark] = max([since[mark], *hits[-1:]])
         work = {kind: count * LONGEST_WORK_S for kind, count in IN_A_ROW.items()}
-        return {mark: at - since[mark] - work[kind_of(mark)] for mark, at in self._last_ends().items()}
+        found = {}
+        for mark, at in self._last_ends().items():
+            possible = max([since[mark], *(until for until in self.blocked_until if until < at)])
+            found[mark] = at - possible - work[kind_of(mark)]
+        return found
 
     def late(self) -> dict[str, float]:
         """Return the roots that ended more than two leases after the earliest possible time."""
@@ -283,6 +299,7 @@ def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
         f"{title}: {len(outcome.ends)} runs of {len(outcome.roots)} roots in {seconds:.0f} s",
         f"  harm: {', '.join(f'{name} {count}' for name, count in harm.items())}",
         f"  workers restarted {fleet.restarts}; runs returned {dict(returned)} by sessions {dict(sessions)}",
+        f"  database without writes for more than {BLOCKED_S:g} s: {len(outcome.blocked_until)} times",
         f"  charged: culprits {sum(outcome.charged.values())}, innocents {sum(outcome.charged_innocents().values())}",
         f"  lateness: {_spread(lateness)}; more than two leases late: {len(outcome.late())}",
     ]

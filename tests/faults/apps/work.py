@@ -114,12 +114,14 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
-@app.task(name="hog", retry=ONCE)
-async def hog(seconds: int) -> int:
-    """Hold the GIL in the first attempt."""
+@app.task(name="hold_the_gil", retry=ONCE)
+async def hold_the_gil(pipe: str) -> int:
+    """In the first attempt, hold the GIL until the test writes into the pipe."""
     n = note("began")
     if n == 0:
-        ctypes.PyDLL(None).sleep(seconds)
+        while not open_now(n):
+            await asyncio.sleep(0.01)
+        ctypes.PyDLL(None).read(os.open(pipe, os.O_RDWR), ctypes.create_string_buffer(1), 1)
     note("ended")
     return n
 
