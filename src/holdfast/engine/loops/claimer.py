@@ -21,8 +21,7 @@ from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import PayloadError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
-from holdfast.store.module import Tx
-from holdfast.store.quarantine import CORRUPT_DATA
+from holdfast.store.module import CORRUPT_DATA, Tx
 from holdfast.task.fakes import active_fakes, fake_remote_tasks, fake_task
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
