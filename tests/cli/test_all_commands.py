@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "resend",
     "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules",
-    "limits", "why", "stats", "doctor",
+    "limits", "why", "stats", "doctor", "roles",
 }  # fmt: skip
 READING = [
     ["runs"],

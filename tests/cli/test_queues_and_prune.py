@@ -1,4 +1,4 @@
-"""`queues`, `pause`, `resume`, `workers`, `migrate`, `prune` and `completion`."""
+"""`queues`, `pause`, `resume`, `workers`, `migrate`, `roles`, `prune` and `completion`."""
 
 from __future__ import annotations
 
@@ -232,3 +232,22 @@ def test_narrow_terminal_drops_and_truncates_columns():
 
 def test_the_list_of_commands_fits_the_modules_that_are_imported():
     assert set(holdfast.commands) >= {"runs", "queues", "tasks", "migrate", "completion"}
+
+
+# Roles
+
+
+def test_roles_prints_sql_without_a_connection(shell):
+    sql = shell("roles", "--url", "postgresql://nowhere.invalid/shop", "--schema", "jobs", "--tenant", "acme").stdout
+    assert sql.startswith("-- ")
+    assert 'grant select on "jobs".meta to "jobs_enqueue";' in sql
+    made = shell.json("roles", "--prefix", "web", "--tenant", "acme")
+    assert made["roles"]["tenant acme"] == "web_tenant_acme"
+    assert made["sql"].endswith("commit;\n")
+
+
+@pytest.mark.parametrize("options", [["--url", "sqlite:///x.db"], ["--prefix", "a b"], ["--schema", ""]])
+def test_roles_refuses_what_it_cannot_do(shell, options):
+    refused = shell("roles", *options)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert len(refused.stderr.splitlines()) == 1

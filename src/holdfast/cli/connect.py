@@ -139,6 +139,17 @@ def resolve_target(shared: SharedOptions, app: Holdfast | None = None) -> Target
     return Target(url, schema, None)
 
 
+def schema_on_postgres(shared: SharedOptions) -> str:
+    """Return the schema of a command that is about PostgreSQL only and needs no connection."""
+    app = load_app(shared.app) if find_app_name(shared.app) else None
+    url = shared.url or (app.url if app else os.environ.get("HOLDFAST_URL")) or ""
+    if url.startswith("sqlite:"):
+        raise ConfigError("SQLite has no roles: pass the --url of a PostgreSQL database, or only --schema")
+    if shared.schema is not None:
+        return shared.schema
+    return _schema_of(app) if app else DEFAULT_SCHEMA
+
+
 @contextmanager
 def connect(shared: SharedOptions, *, make: bool = False, app: Holdfast | None = None) -> Iterator[Control]:
     """Open the control of the database, with or without tables.

@@ -1,4 +1,4 @@
-"""Maintenance commands: `migrate`, `prune`, `doctor`."""
+"""Maintenance commands: `migrate`, `roles`, `prune`, `doctor`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,32 @@ def migrate(shared: SharedOptions, check: bool) -> int:
             show_line(f"applied {name}")
         show_line(f"{where}: up to date, version {tables.version}")
     return FAILED if tables.pending else 0
+
+
+@holdfast.command()
+@click.option("--prefix", help="The beginning of the roles' names.  [default: the schema]")
+@click.option("--tenant", "tenants", multiple=True, help="Also a role for this tenant's runs only. Repeatable.")
+@pass_shared
+def roles(shared: SharedOptions, prefix: str | None, tenants: tuple[str, ...]) -> None:
+    """Print SQL that creates PostgreSQL roles for migrating, working, operating, enqueueing and reading.
+
+    Each role gets the privileges that it needs and no others. Grant them to the users of your processes. Execute the
+    script after each `holdfast migrate`. With --tenant, row-level security restricts a role to the runs of one tenant.
+    Connects to no database.
+
+    \b
+    Examples:
+      holdfast roles | psql postgresql://host/shop
+      holdfast roles --tenant acme --tenant globex | psql postgresql://host/shop
+    """
+    from holdfast.cli.connect import schema_on_postgres
+    from holdfast.control.maintenance import database_roles
+
+    made = database_roles(schema_on_postgres(shared), prefix, tenants)
+    if shared.json:
+        show_json(made)
+    else:
+        click.echo(made.sql, nl=False)
 
 
 @holdfast.command()

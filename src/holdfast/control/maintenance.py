@@ -1,13 +1,16 @@
-"""Maintenance of the database: schema version, migrations, pruning."""
+"""Maintenance of the database: schema version, migrations, roles, pruning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from holdfast.database.dialect import check_schema
 from holdfast.database.migrate import migrations, newest_version
+from holdfast.database.roles import role_names, roles_script
 from holdfast.model.clock import Duration, to_micros
+from holdfast.model.names import check_name
 from holdfast.store import Store
 from holdfast.store.retention import LOWEST_RUN_ID
 
@@ -18,6 +21,23 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     version: int
     newest: int
     pending: list[str]
+
+
+class DatabaseRoles(msgspec.Struct, frozen=True):
+    """PostgreSQL roles by what they are for, and the SQL script that creates them and grants their privileges."""
+
+    roles: dict[str, str]
+    sql: str
+
+
+def database_roles(schema: str, prefix: str | None = None, tenants: Iterable[str] = ()) -> DatabaseRoles:
+    """Return the PostgreSQL roles for a schema. With tenants, row-level security restricts a role of each to its rows.
+
+    `prefix` begins the names of the roles, which are the same for all databases of a server; by default the schema.
+    """
+    named = [check_name(tenant, "a tenant") for tenant in tenants]
+    check_schema(schema)
+    return DatabaseRoles(role_names(schema, prefix, named), roles_script(schema, prefix, named))
 
 
 class Maintenance:

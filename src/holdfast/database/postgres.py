@@ -92,6 +92,8 @@ class OptionsRejected(AccessDenied):
 
 def translate_error(error: psycopg.Error, what: str) -> StoreError:
     """Translate a driver error. This is the only place that decides which errors are transient."""
+    if isinstance(error, pg.InsufficientPrivilege):
+        return AccessDenied(f"{what}: {first_line(error)}; `holdfast roles` shows what each role may do")
     for kinds, meaning in _ERROR_TYPES:
         if isinstance(error, kinds):
             return meaning(f"{what}: {error}")

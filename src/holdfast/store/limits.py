@@ -69,9 +69,12 @@ class LimitStore(StoreModule):
             for name, concurrency, rate in limits
         ]  # fmt: skip
         rows.sort(key=lambda row: str(row["name"]))
+        if not overwrite:
+            self._execute("client", "add_limits", rows=json_rows(rows))
+            return
 
         def work(tx: Tx) -> None:
-            changed = tx.execute("declare_limits", rows=json_rows(rows), overwrite=int(overwrite))
+            changed = tx.execute("declare_limits", rows=json_rows(rows))
             if changed:
                 tx.execute("check_parked_soon", rows=json_rows({"name": name} for (name,) in changed))
 

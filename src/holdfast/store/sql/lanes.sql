@@ -70,7 +70,7 @@ select id, queue, task, {now} from {schema}lanes where id {among(:rows, id bigin
 on conflict (id) do nothing
 
 -- name: delete_lanes
--- Delete lanes.
+-- Delete lanes whose names were kept.
 delete from {schema}lanes where id {among(:rows, id bigint)}
 
 -- name: find_late_lanes

@@ -1,17 +1,23 @@
 -- name: declare_limits
--- Declare limits and return those that are new or changed. With `overwrite`, as workers do, existing ones change.
+-- Declare limits, as workers do, and return those that are new or changed.
 insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
 select each.name, each.concurrency, each.rate, each.period, {now}
 from {each(:rows, name text, concurrency int, rate int, period bigint)}
 where true
 on conflict (name) do update set concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period,
     declared_at = excluded.declared_at
-where cast(:overwrite as int) = 1 and (
-    coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
+where coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
     or coalesce({schema}limit_settings.rate, -1) <> coalesce(excluded.rate, -1)
     or coalesce({schema}limit_settings.period, -1) <> coalesce(excluded.period, -1)
-)
 returning name
+
+-- name: add_limits
+-- Declare limits that nobody has declared yet, as clients do. Nothing waits for them, and existing ones stay.
+insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
+select each.name, each.concurrency, each.rate, each.period, {now}
+from {each(:rows, name text, concurrency int, rate int, period bigint)}
+where true
+on conflict do nothing
 
 -- name: check_parked_soon
 -- Check the runs parked on counters of changed limits soon.
