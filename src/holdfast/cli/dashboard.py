@@ -15,9 +15,6 @@ from holdfast.errors import ConfigError
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
-SHUTDOWN_TIMEOUT_S = 2
-"""Open live-update streams aren't awaited any longer."""
-
 
 @holdfast.command()
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
@@ -45,11 +42,10 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
       holdfast dashboard --allow-host ops.example.org --proxy 127.0.0.1
     """
     try:
-        import uvicorn
-
         from holdfast.telemetry.log_format import configure_console_log
         from holdfast.web import dashboard as site
-        from holdfast.web.clients import is_loopback
+        from holdfast.web.clients import ClientAddresses, is_loopback
+        from holdfast.web.server import server
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
     app = _app_of(shared)
@@ -58,19 +54,11 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
     if token is None:
         _check_locked(app, host, hosts or proxies, local=local)
     served = site(app, token=token, unlocked=local and not hosts and not proxies, hosts=hosts, proxies=proxies)
-    settings = uvicorn.Config(
-        served,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
-    )
     configure_console_log(verbose=False)
     with _listen(host, port) as listening:
         at = f"{_in_address(host)}:{listening.getsockname()[1]}"
         note(f"dashboard of {app.store.database.display_url}: http://{at}/ (Ctrl-C stops it)")
-        uvicorn.Server(settings).run(sockets=[listening])
+        server(served, ClientAddresses(proxies)).run(sockets=[listening])
 
 
 def _app_of(shared: SharedOptions) -> Holdfast:

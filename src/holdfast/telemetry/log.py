@@ -416,6 +416,11 @@ def sign_ins_throttled(client: str) -> None:
     _log(logging.WARNING, "too many failed sign-ins, refusing more", client=client)
 
 
+def client_dropped(client: str, reason: str) -> None:
+    """Not higher than debug: the client decides how often this happens."""
+    _log(logging.DEBUG, "connection dropped", client=client, reason=reason)
+
+
 def token_created(token: str, by: str) -> None:
     _log(logging.INFO, "token created", token=token, by=by)
 

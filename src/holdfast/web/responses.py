@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.telemetry import log
 
 MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
+MAX_ANONYMOUS_BODY_BYTES = 16 * 1024
+"""For clients that haven't authenticated: a login form."""
+BODY_TIMEOUT_S = 30.0
+"""How long a client may take to send a body."""
 JSON = "application/json"
 TITLES = {
     400: "Bad request",
@@ -24,6 +29,7 @@ TITLES = {
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
+    408: "Request timeout",
     409: "Conflict",
     413: "Content too large",
     421: "Misdirected request",
@@ -118,15 +124,24 @@ def _code(error: Exception) -> str:
     return _CAPITAL.sub("_", type(error).__name__).lower()
 
 
-async def read_body(request: Request, media_type: str) -> bytes:
-    """Read the body, if it has the expected media type and isn't too large."""
+async def read_body(request: Request, media_type: str, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Read the body, if it has the expected media type, isn't too large and arrives in time."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != media_type:
         detail = f"the content type must be {media_type}, not {given or 'missing'}"
         raise RequestError(422, detail, "wrong_content_type")
+    too_large = RequestError(413, f"the body exceeds {max_bytes:,} bytes", "too_large", {"connection": "close"})
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and (len(announced) > 15 or int(announced) > max_bytes):
+        raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(413, f"the body exceeds {MAX_BODY_BYTES:,} bytes", "too_large")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise too_large
+    except TimeoutError:
+        detail = f"the body didn't arrive within {BODY_TIMEOUT_S:g} s"
+        raise RequestError(408, detail, "too_slow", {"connection": "close"}) from None
     return bytes(body)

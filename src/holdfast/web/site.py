@@ -27,6 +27,7 @@ from holdfast.web.clients import ClientAddresses
 from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
 from holdfast.web.pages.routes import page_routes
+from holdfast.web.request_limits import RequestLimits
 from holdfast.web.responses import RequestError, error_response, json_response
 
 READ_TIMEOUT_S = 5.0
@@ -63,8 +64,9 @@ def dashboard(
 
     routes = [*_api_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
+    limited = RequestLimits(site)
     return SecurityMiddleware(
-        site, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=control.close
+        limited, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=control.close
     )
 
 

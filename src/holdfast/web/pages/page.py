@@ -26,7 +26,7 @@ from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
 from holdfast.web.pages.render import render
-from holdfast.web.responses import RequestError, problem_from, read_body
+from holdfast.web.responses import MAX_BODY_BYTES, RequestError, problem_from, read_body
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 500
@@ -130,11 +130,11 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
     return Route(action.path, handle, methods=["POST"])
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
     """Read a form. Browsers send an Origin header with every form; the middleware compares it with the Host."""
     if request.headers.get("origin") is None:
         raise RequestError(403, "a form must be sent from this site, with an Origin header", "no_origin")
-    text = (await read_body(request, FORM)).decode("utf-8", "replace")
+    text = (await read_body(request, FORM, max_bytes)).decode("utf-8", "replace")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:

@@ -13,7 +13,7 @@ from holdfast.web.auth import COOKIE, SiteContext, same_secret
 from holdfast.web.pages import events, gates, overview, resources, runs, tokens
 from holdfast.web.pages.page import action_route, error_page, page_route, read_form
 from holdfast.web.pages.render import STATIC_FILES, render
-from holdfast.web.responses import RequestError, error_response
+from holdfast.web.responses import MAX_ANONYMOUS_BODY_BYTES, RequestError, error_response
 
 PAGES = (*overview.PAGES, *gates.PAGES, *events.PAGES, *resources.PAGES, *runs.PAGES, *tokens.PAGES)
 ACTIONS = (*overview.ACTIONS, *gates.ACTIONS, *events.ACTIONS, *resources.ACTIONS, *runs.ACTIONS, *tokens.ACTIONS)
@@ -43,7 +43,7 @@ def _login_routes(context: SiteContext) -> list[Route]:
 
     async def log_in(request: Request) -> Response:
         try:
-            form = await read_form(request)
+            form = await read_form(request, MAX_ANONYMOUS_BODY_BYTES)
             token = form.get("token", "").strip()
             cookie = await asyncio.to_thread(context.authenticator.log_in, token, request)
             next_page = _local_path(form.get("next", "/"))
