@@ -86,7 +86,12 @@ def test_options_reach_the_run(shell, shop, url):
     run = shell.json("show", told["id"], "--url", url)
     assert (run["queue"], run["priority"], run["tenant"], run["tags"], run["unique"]) == ("q", -5, "t", ["a", "b"], "u")
     assert run["state"] == "scheduled"
-    assert shell.json("enqueue", name, "1", *words, "--tag", "a", "--tag", "b", "--app", shop) == told, "the key's run"
+    assert told["created"] is True
+    again = shell.json("enqueue", name, "1", *words, "--tag", "a", "--tag", "b", "--app", shop)
+    assert again == {**told, "created": False}, "the key's run"
+    again = shell("enqueue", name, "2", "--unique", "u", "--tenant", "t", "--app", shop)
+    assert (again.exit_code, again.stdout) == (0, f"{told['id']}\n")
+    assert f"no run was created: {told['id']} exists already for --unique u" in again.stderr
     conflict = shell("enqueue", name, "2", *words, "--app", shop)
     assert conflict.exit_code == 2
     assert told["id"] in conflict.stderr

@@ -243,7 +243,9 @@ def test_at_most_one_unfinished_run_has_a_unique_name(app, ledger):
 
     only = report.options(unique="daily")
     first = only.enqueue(1)
-    assert only.enqueue(2) == first
+    second = only.enqueue(2)
+    assert (second == first, first.created, second.created) == (True, True, False)
+    assert app.get_run(first.id).created is False
     assert only.options(tenant="acme").enqueue(3) != first
     app.worker().drain(timeout=60)
     second = only.enqueue(4)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Context, Graph, Holdfast, KeyConflict, Retry
+from holdfast import Context, Graph, Holdfast, KeyConflict, Retry, RunNotFound
 from holdfast.task.graph_compiler import compile_graph, graph_digests
 from tests.support.durable import drain
 from tests.support.history_queries import fetch
@@ -51,6 +51,12 @@ def test_keys_expire_if_the_app_says_so(make_app, clock, keep_keys):
     pruner.tick()
     again = mail.options(key="k").enqueue("ada")
     assert (again == first) is (keep_keys is None)
+    assert again.created is (keep_keys is not None)
+    if keep_keys is None:  # the key outlives the run
+        with pytest.raises(RunNotFound, match="keys are kept longer than runs"):
+            again.info()
+        with pytest.raises(RunNotFound, match="has been pruned"):
+            asyncio.run(again.aresult(timeout=5))
     drain(app)
     assert again == mail.options(key="k").enqueue("ada")
 
@@ -88,20 +94,28 @@ def test_a_batch_compares_arguments_only(app, mail):
         [mail.options(key="k", delay=1).request("ada"), mail.options(key="k", delay=2).request("ada")]
     )
     assert first == second
+    assert (first.created, second.created) == (True, False)
     with pytest.raises(KeyConflict):
         app.enqueue_many([mail.options(key="k").request("ada"), mail.options(key="k").request("bob")])
 
 
-def test_a_durable_function_may_enqueue_with_a_key_that_was_used_with_other_options(app, mail):
+def test_a_durable_function_may_enqueue_with_a_key_that_was_used_with_other_options(app, mail, ledger):
     run = mail.options(key="k", run_at=LATER).enqueue("ada")
 
     @app.task(name="function", retry=Retry(max_attempts=1))
     async def function(ctx: Context) -> str:
-        return str((await ctx.enqueue(mail.options(key="k", delay=60), "ada")).id)
+        found = await ctx.enqueue(mail.options(key="k", delay=60), "ada")
+        new = await ctx.enqueue(mail.options(key="other"), "ada")
+        ledger.write(found.id == run.id, found.created, new.created)
+        await ctx.wait_for("go")
+        return str(found.id)
 
     made = function.enqueue()
     drain(app)
+    app.emit("go")
+    drain(app)
     assert made.result(timeout=5) == str(run.id)
+    assert ledger.lines() == ["True False True"] * 2, "the same live and in a replay"
 
 
 # Keys that 0.1 stored: its digests included the options. A key is kept forever.
@@ -137,7 +151,8 @@ def graph(mail, to: str, **options) -> Graph:
 def test_a_graphs_key_of_0_1_accepts_the_graph_that_it_was_stored_for(app, mail):
     options = {"priority": 1, "delay": 5}
     run = app.submit(graph(mail, "ada", **options))
-    assert app.submit(graph(mail, "ada")) == run
+    again = app.submit(graph(mail, "ada"))
+    assert (again == run, run.created, again.created) == (True, True, False)
     store_digest(app, OLD_GRAPH_DIGEST)
     assert app.submit(graph(mail, "ada", **options)) == run
     with pytest.raises(KeyConflict):

@@ -18,8 +18,8 @@ from tests.support.web import Visitor
 def test_a_run_is_enqueued_once_per_key_and_its_result_can_be_read(shop, open_visitor):
     asked = {"task": "add", "kwargs": {"a": 1, "b": 2}, "key": "k", "tags": ["t"], "priority": 3}
     made = open_visitor.post("/api/v1/runs", asked)
-    assert (made.status, made.json["task"]) == (201, "add")
-    assert open_visitor.post("/api/v1/runs", asked).json == made.json
+    assert (made.status, made.json["task"], made.json["created"]) == (201, "add", True)
+    assert open_visitor.post("/api/v1/runs", asked).json == made.json | {"created": False}
     conflict = open_visitor.post("/api/v1/runs", asked | {"kwargs": {"a": 1, "b": 3}})
     assert (conflict.status, conflict.json["code"]) == (409, "key_conflict")
     shop.drain()
@@ -102,7 +102,7 @@ def test_a_run_is_cancelled_retried_and_forked_and_history_says_who(shop, fill):
     assert visitor.get(f"{at}/retry").json["mode"] == "none"
     assert visitor.post(f"{at}/messages", {"topic": "topic", "payload": 5}).status == 200
     fork = visitor.post(f"{at}/fork", {"from_step": "first"})
-    assert fork.status == 201
+    assert (fork.status, fork.json["created"]) == (201, True)
     told = {entry["kind"]: entry["data"] for entry in visitor.get(f"{at}/history").json["entries"]}
     assert told["cancelled"] == {"reason": "enough", "by": "operate None"}
     assert told["retried"] == {"by": "operate None"}

@@ -118,7 +118,7 @@ class StepRenderer:
         below = self._family(
             self._children.pop((step.generation, step.key), []), _count(step.value) if step.kind == "map" else 0
         )
-        if step.kind == "enqueue":
+        if step.kind in ("enqueue", "existing"):
             below = [TreeNode([str(step.value)])]
         if step.error is not None:
             below = [*_failure(step.error), *_arguments(step.args)]
@@ -194,6 +194,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "joined": lambda _: "reused",
     "emit": lambda first: "" if first else "already emitted",
     "enqueue": _nothing,
+    "existing": lambda _: "already existed",
     "now": lambda time: format_timestamp(time) if isinstance(time, datetime) else str(time),
     "uuid": str,
     "write": _nothing,

@@ -89,6 +89,8 @@ def enqueue(
 ) -> int:
     """Enqueue a run of a task, and print its id.
 
+    If a run with the same --key or --unique name exists, its id is printed, and a note says that no run was created.
+
     Each ARGUMENT is parsed as JSON, or else taken as text: 42 is a number, '"42"' and forty-two are strings. Put --
     before arguments that start with a minus sign. With --wait, the result is printed as JSON, and the exit code is 1
     unless the run is done.
@@ -108,10 +110,13 @@ def enqueue(
     target, callee = _find(shared, task, remote)
     with target:
         run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
+        if not run.created and not shared.json:
+            taken = " or ".join(f"--{name} {known[name]}" for name in ("key", "unique") if name in known)
+            note(f"no run was created: {run.id} exists already for {taken}")
         if wait is not None:
             return _wait(shared, run, None if wait == FOREVER_S else wait)
         if shared.json:
-            show_json({"id": run.id, "task": run.task})
+            show_json({"id": run.id, "task": run.task, "created": run.created})
         else:
             show_line(str(run.id))
     return 0
@@ -146,6 +151,7 @@ def _wait(shared: SharedOptions, run: Run[Any], longest: float | None) -> int:
     """Wait for the result and print it."""
     from holdfast.model.codec import display_value, encode
 
+    about = {"id": run.id, "task": run.task, "created": run.created}
     if not shared.json:
         note(f"run {run.id}")
     try:
@@ -153,11 +159,11 @@ def _wait(shared: SharedOptions, run: Run[Any], longest: float | None) -> int:
     except (RunFailed, RunCancelled, ResultTimeout) as error:
         if shared.json:
             info = run.info()
-            show_json({"id": run.id, "task": run.task, "state": info.state, "result": None, "error": info.error})
+            show_json({**about, "state": info.state, "result": None, "error": info.error})
         click.echo(describe(error)[0], err=True)
         return FAILED
     if shared.json:
-        show_json({"id": run.id, "task": run.task, "state": "done", "result": result, "error": None})
+        show_json({**about, "state": "done", "result": result, "error": None})
     else:
         show_json(result)
     return 0

@@ -82,8 +82,8 @@ class Client:
         context = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
         return None if context is None else msgspec.json.encode(context).decode()
 
-    def handle(self, id: UUID, task: str) -> Run[Any]:
-        return Run(id, task, self)
+    def handle(self, id: UUID, task: str, *, created: bool = True) -> Run[Any]:
+        return Run(id, task, self, created)
 
     # Reading runs
 

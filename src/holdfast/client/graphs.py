@@ -109,7 +109,7 @@ class GraphClient:
                 raise ConfigError("connection= is an async connection: use `await app.asubmit(…)` with it")
             graphs = self._store.graphs
             id = graphs.submit(run, nodes) if borrowed is None else graphs.submit_on(borrowed, run, nodes)
-            submitted: Run[Any] = Run(id, graph.name, self._client)
+            submitted: Run[Any] = Run(id, graph.name, self._client, id == run.id)
             created([submitted])
             return submitted
 
@@ -123,8 +123,9 @@ class GraphClient:
         with self._creator.span(graph.name, None, 1) as created:
             if not isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
-            id = await self._store.graphs.submit_on_async(borrowed, *self._rows(graph, result))
-            submitted: Run[Any] = Run(id, graph.name, self._client)
+            run, nodes = self._rows(graph, result)
+            id = await self._store.graphs.submit_on_async(borrowed, run, nodes)
+            submitted: Run[Any] = Run(id, graph.name, self._client, id == run.id)
             created([submitted])
             return submitted
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID
 
+from holdfast.errors import RunNotFound
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import HistoryEntry
@@ -34,13 +36,16 @@ class Run(Generic[R_co]):
 
     Attributes:
         task: The name of the run's task.
+        created: Whether the call that returned this handle created the run. False if the run existed before: it has the
+            same `key` or `unique` name, or the handle is from `app.get_run`.
     """
 
-    __slots__ = ("_client", "_id", "task")
+    __slots__ = ("_client", "_id", "created", "task")
 
-    def __init__(self, id: UUID | str, task: str, client: Client) -> None:
+    def __init__(self, id: UUID | str, task: str, client: Client, created: bool = False) -> None:
         self._id = id  # Text after a bulk enqueue: parsing is postponed, because few of those ids are ever read.
         self.task = task
+        self.created = created
         self._client = client
 
     @property
@@ -51,13 +56,19 @@ class Run(Generic[R_co]):
         return self._id
 
     def info(self) -> RunInfo[R_co]:
-        """Return the current state of the run."""
+        """Return the current state of the run.
+
+        Raises:
+            RunNotFound: The run has been pruned. A `key` outlives its run, so `enqueue` may return such a handle.
+        """
         reject_in_event_loop("info")
-        return self._client.info(self.id)
+        with self._explain_pruned():
+            return self._client.info(self.id)
 
     async def ainfo(self) -> RunInfo[R_co]:
         """Return the current state of the run. The awaitable form of `info`."""
-        return await run_in_thread(self._client.info, self.id)
+        with self._explain_pruned():
+            return await run_in_thread(self._client.info, self.id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the run to finish and return its result.
@@ -70,13 +81,29 @@ class Run(Generic[R_co]):
             RunFailed: The run failed.
             RunCancelled: The run was cancelled.
             ResultTimeout: The run did not finish within `timeout`.
+            RunNotFound: The run has been pruned, and its result with it.
         """
         reject_in_event_loop("result")
-        return cast(R_co, self._client.results.result(self.id, self.task, timeout))
+        with self._explain_pruned():
+            return cast(R_co, self._client.results.result(self.id, self.task, timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Wait for the run to finish and return its result. The awaitable form of `result`."""
-        return cast(R_co, await self._client.results.aresult(self.id, self.task, timeout))
+        with self._explain_pruned():
+            return cast(R_co, await self._client.results.aresult(self.id, self.task, timeout))
+
+    @contextmanager
+    def _explain_pruned(self) -> Iterator[None]:
+        """Say why the run is missing: a run that existed before the call can only have been pruned."""
+        try:
+            yield
+        except RunNotFound:
+            if self.created:
+                raise
+            raise RunNotFound(
+                f"run {self.id} finished earlier and has been pruned: idempotency keys are kept longer than runs"
+                " (see keep= and keep_keys=)"
+            ) from None
 
     def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
         """Cancel the run.

@@ -87,23 +87,23 @@ class RunCreator:
             raise ConfigError("connection= is an async connection: use `await …aenqueue(…)` with it")
         new = self._new_runs(requests)
         if borrowed is None:
-            return self._handles(self._insert(new), requests)
+            return self._handles(self._insert(new), new, requests)
         self.declare_limits()
-        return self._handles(self._store.enqueuer.enqueue_on(borrowed, new), requests)
+        return self._handles(self._store.enqueuer.enqueue_on(borrowed, new), new, requests)
 
     async def _aenqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._shared_connection(requests)
         if borrowed is None:
             new = self._new_runs(requests)
             ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._insert, new))
-            return self._handles(ids, requests)
+            return self._handles(ids, new, requests)
         if isinstance(borrowed, DjangoConnection):
             return await borrowed.in_its_thread(self._enqueue, requests)
         if isinstance(borrowed, CallerConnection):
             raise ConfigError("connection= is a blocking connection: use enqueue() with it, or pass an async one")
         await run_in_thread(self.declare_limits)
-        ids = await self._store.enqueuer.enqueue_on_async(borrowed, self._new_runs(requests))
-        return self._handles(ids, requests)
+        new = self._new_runs(requests)
+        return self._handles(await self._store.enqueuer.enqueue_on_async(borrowed, new), new, requests)
 
     @contextmanager
     def _measured(self, requests: Sequence[Request[Any]]) -> Iterator[Created]:
@@ -131,8 +131,11 @@ class RunCreator:
         self.declare_limits()
         return self._store.enqueuer.enqueue(new)
 
-    def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
-        return [Run(id, request.task, self._client) for id, request in zip(ids, requests, strict=True)]
+    def _handles(self, ids: list[str], new: Sequence[NewRun], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
+        client = self._client
+        return [
+            Run(id, request.task, client, id == row.id) for id, row, request in zip(ids, new, requests, strict=True)
+        ]
 
     # The caller's connection
 

@@ -27,6 +27,7 @@ _TEXTS = {
     "message": "the message is received again",
     "timeout": "waits again, with its full timeout",
     "emit": "emitted before, so that the second emit has no effect",
+    "existing": "enqueued again, unless the run with its key or unique name still stands for it",
     "undo": "registered again",
     "join": "joined again",
     "joined": "joined again",

@@ -50,9 +50,10 @@ class CannotCheck(BaseException):
 class ChildHandle:
     """The handle of a child within a replay: it can be joined, nothing else."""
 
-    def __init__(self, id: UUID, task: str) -> None:
+    def __init__(self, id: UUID, task: str, created: bool = True) -> None:
         self.id = id
         self.task = task
+        self.created = created
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChildHandle) and other.id == self.id
@@ -91,8 +92,8 @@ class ReadOnlyRunFactory:
     def trace(self) -> str | None:
         """Return no trace context: the replay creates nothing."""
 
-    def handle(self, id: UUID, task: str) -> ChildHandle:
-        return ChildHandle(id, task)
+    def handle(self, id: UUID, task: str, *, created: bool = True) -> ChildHandle:
+        return ChildHandle(id, task, created)
 
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, self.unpack(text))

@@ -121,11 +121,12 @@ class Journal(StoreModule):
                 return RUN_LOST
             if known := read_replies(tx, [command]):
                 return known[0]
-            value = f'"{run_steps(enqueue_steps([command.request], lanes), tx.execute)[0]}"'
+            (id,) = run_steps(enqueue_steps([command.request], lanes), tx.execute)
+            value, kind = f'"{id}"', "enqueue" if id == command.request.id else "existing"
             run = lock_runs(tx, [command.token.run]).get(command.token.run)
             if run is None or not run.belongs_to(session, command.token.fence):
                 raise RunLostError
-            tx.execute("add_checkpoints", rows=json_rows([outcome_checkpoint(command, "enqueue", value)]))
+            tx.execute("add_checkpoints", rows=json_rows([outcome_checkpoint(command, kind, value)]))
             return Written(value)
 
         try:

@@ -45,9 +45,10 @@ PLAIN_PAYLOADS = Payloads(warn_above=None, compress_above=None)
 class InMemoryRun:
     """A run created by a direct call. It can only be joined."""
 
-    def __init__(self, id: UUID, task: str) -> None:
+    def __init__(self, id: UUID, task: str, created: bool) -> None:
         self.id = id
         self.task = task
+        self.created = created
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -81,8 +82,8 @@ class InMemoryRunFactory:
     def trace(self) -> str | None:
         return None
 
-    def handle(self, id: UUID, task: str) -> InMemoryRun:
-        return InMemoryRun(id, task)
+    def handle(self, id: UUID, task: str, *, created: bool = True) -> InMemoryRun:
+        return InMemoryRun(id, task, created)
 
     def decode_result(self, task: str, text: str) -> Any:
         known = (request.signature for request in self.requests.values() if request.task == task)

@@ -358,13 +358,17 @@ class OperationPlans:
         return value == "true"
 
     async def enqueue(self, executor: PlanExecutor, operation: op.Enqueue) -> Any:
-        request = operation.request
-        _, text = await self._perform_once(
-            executor,
-            operation.base,
-            lambda n, key: commands.EnqueueCommand(self.run_token, n, key, self._client.new_run(request)),
-        )
-        return self._client.handle(UUID(decode(text)), request.task)
+        task = operation.request.task
+        key = self.history.next_key(operation.base)
+        recorded = self.history.consume(key)
+        if recorded is not None:
+            await executor.replay(recorded)
+            return self._client.handle(UUID(decode(recorded.value or "")), task, created=recorded.kind == "enqueue")
+        if self.replay_only:
+            await executor.stop_at_unrecorded(key)
+        new = self._client.new_run(operation.request)
+        id = decode(await executor.write(commands.EnqueueCommand(self.run_token, self.next_number(), key, new)))
+        return self._client.handle(UUID(id), task, created=id == new.id)
 
     async def spawn(self, executor: PlanExecutor, operation: op.Spawn) -> Any:
         request = operation.request

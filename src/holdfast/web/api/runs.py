@@ -87,10 +87,11 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunCreated(msgspec.Struct):
-    """The new run; for a key that was used before, the existing one."""
+    """The new run, or the existing one that has its `key` or `unique` name; then `created` is false."""
 
     id: UUID
     task: str
+    created: bool
 
 
 class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -205,7 +206,7 @@ def _enqueue(call: ApiRequest) -> RunCreated:
         _check_enqueue(call, body, task.declaration)
     task = task.options(**{name: value for name, value in options.items() if value is not None})
     run = call.context.app.enqueue_many([task.request(*body.args, **body.kwargs)])[0]
-    return RunCreated(run.id, run.task)
+    return RunCreated(run.id, run.task, run.created)
 
 
 def _task(call: ApiRequest, body: EnqueueRequest) -> Task[..., Any]:
@@ -259,7 +260,7 @@ def _retry_preview(call: ApiRequest) -> RetryPreview:
 def _fork(call: ApiRequest) -> RunCreated:
     info = call.run()
     fork = call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by)
-    return RunCreated(fork, info.task)
+    return RunCreated(fork, info.task, created=True)
 
 
 def _send(call: ApiRequest) -> dict[str, bool]:
