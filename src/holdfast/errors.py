@@ -192,12 +192,23 @@ def _run_text(run_id: UUID, child: str | None) -> str:
 
 
 class StepFailed(HoldfastError):
-    """A step failed permanently."""
+    """A step failed permanently.
+
+    `error` describes the exception of the step. Its traceback is the cause of this exception, as text: a replay has no
+    other, so the original exception isn't available to code that runs live either. `raises=` passes chosen classes on.
+    """
 
     def __init__(self, step: str, error: ErrorInfo) -> None:
         super().__init__(f"step {step} failed ({error.code}): {error}")
         self.step = step
         self.error = error
+
+
+class StepTraceback(Exception):
+    """The traceback of a failed step as text, so that the traceback of `StepFailed` shows where the step failed."""
+
+    def __str__(self) -> str:
+        return '\n"""\n{}"""'.format(*self.args)
 
 
 class ResultTimeout(HoldfastError, TimeoutError):

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, StepTraceback
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.failure import MAX_MESSAGE_BYTES, error_from_json, error_to_json, truncate_start
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_digest, key_name
 from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
@@ -179,6 +179,9 @@ class RecordedHistory:
 
 # Failures of steps
 
+MAX_STEP_TRACEBACK_BYTES = MAX_MESSAGE_BYTES - 100
+"""Of longer tracebacks, the end is kept: the text is the message of an exception, whose stored size is limited."""
+
 
 def encode_failure(error: ErrorInfo, exception: BaseException | None, step_args: str | None, tries: int) -> str:
     """Return the JSON of a step's failure, with the class and arguments of the exception where they are encodable.
@@ -197,15 +200,21 @@ def step_failure(step: str, error: ErrorInfo, raises: ExceptionTypes, exception:
     """Return the exception that a step raises to its caller when it fails."""
     if exception is not None and raises and isinstance(exception, raises):
         return exception
-    failed = StepFailed(step, error)
-    failed.__cause__ = exception
-    return failed
+    return _step_failed(step, error)
 
 
 def recorded_step_failure(step: str, text: str, raises: ExceptionTypes) -> BaseException:
     """Return the exception that a step raised to its caller, from its recorded failure."""
     restored = _restore_exception(text, raises) if raises else None
-    return StepFailed(step, error_from_json(text)) if restored is None else restored
+    return _step_failed(step, error_from_json(text)) if restored is None else restored
+
+
+def _step_failed(step: str, error: ErrorInfo) -> StepFailed:
+    """Build the exception from what is recorded and nothing else, so that it is the same live and in a replay."""
+    failed = StepFailed(step, error)
+    if error.traceback is not None:
+        failed.__cause__ = StepTraceback(truncate_start(error.traceback, MAX_STEP_TRACEBACK_BYTES))
+    return failed
 
 
 def _restore_exception(text: str, raises: ExceptionTypes) -> Exception | None:
