@@ -76,7 +76,8 @@ class Holdfast:
         migrate: Whether the first use creates or migrates the tables. Set it to False if `holdfast migrate` does.
         include: Modules that declare tasks. A worker imports them at its start.
         keep: How long finished runs are kept, unless their task has its own `keep`: a `Keep`, or one duration for all.
-            Events are kept for the longer of the two.
+        keep_events: How long an emitted event is kept if no run waits for it. Afterwards it can be emitted again, and a
+            run that waits for it waits for that. Defaults to the longer duration of `keep`.
         keep_keys: How long idempotency keys are kept, at least until their run has finished. Defaults to forever.
         clock: The source of time. For tests.
         name: Distinguishes this app's schedules from those of other apps in the same database. Defaults to the name of
@@ -96,6 +97,7 @@ class Holdfast:
         migrate: bool = True,
         include: Sequence[str] = (),
         keep: Keep | Duration = DEFAULT_KEEP,
+        keep_events: Duration | None = None,
         keep_keys: Duration | None = None,
         clock: Clock = database_clock,
         name: str | None = None,
@@ -121,6 +123,7 @@ class Holdfast:
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(self._open(schema), migrate=migrate, clock=clock, payloads=payloads)
         self._keep = Keep.of(keep, "keep")
+        self._keep_events = self._keep.longest_micros if keep_events is None else to_micros(keep_events, "keep_events")
         self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
@@ -527,7 +530,7 @@ class Holdfast:
             threads=_checked_slots(threads, "threads"),
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
-            keep_events=self._keep.longest_micros,
+            keep_events=self._keep_events,
             keep_keys=self._keep_keys,
             wait_for_database=wait_for_database,
         )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
+from holdfast import Context
+from holdfast.control.explainer import Explainer
 from holdfast.engine.loops.maintenance import Pruner
+from tests.support.durable import drain
 
 OLD = 40 * 86_400_000_000
 
@@ -36,3 +40,33 @@ def test_counters_of_limits_are_pruned_in_batches(harness):
     pauses = [pruner.tick() for _ in range(3)]
     assert [pause < 1 for pause in pauses] == [True, True, False]
     assert harness.rows("limits") == 0
+
+
+def test_an_event_is_forgotten_after_keep_events_and_why_says_so(make_app, clock, caplog):
+    app = make_app(clock=clock, keep=timedelta(days=1), keep_events=timedelta(days=365))
+
+    @app.task(name="ship")
+    async def ship(ctx: Context, order: int) -> str:
+        return await ctx.wait_for(f"paid-{order}", type=str)
+
+    app.emit("paid-1", "first")
+    app.emit("paid-2", "first")
+    pruner = app.worker()._components.pruner
+    clock.forward(364 * 86_400)
+    pruner.tick()
+    assert app.emit("paid-1", "second") is False, "kept for longer than runs"
+    in_time = ship.enqueue(1)
+    drain(app)
+    assert in_time.result(timeout=5) == "first"
+    clock.forward(2 * 86_400)
+    with caplog.at_level("INFO"):
+        pruner.tick()
+    assert "emitted events pruned events=2" in caplog.text
+    late = ship.enqueue(2)
+    drain(app)
+    (reason,) = Explainer(app.store).why(late.id).reasons
+    assert reason.text.startswith("waiting for event paid-2; events emitted until ")
+    assert reason.text.endswith("have been deleted: emit it again if it is one")
+    assert app.emit("paid-2", "second") is True
+    drain(app)
+    assert late.result(timeout=5) == "second"

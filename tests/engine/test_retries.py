@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Fatal, Retry, RetryAfter, RunFailed
+from holdfast import Context, Fatal, Retry, RetryAfter, RunFailed
 
 
 def kinds(run):
@@ -173,3 +173,60 @@ def test_a_traceback_starts_in_user_code(app):
     frames = (run.info().error.traceback or "").splitlines()
     assert frames[0].startswith("Traceback")
     assert __file__ in frames[1]
+
+
+# At most once
+
+
+def lose_a_worker(app, clock, runs):
+    """Let a session claim these many runs and die."""
+    app.store.sessions.open("dead", "dead", 1_000_000, "{}")
+    assert len(app.store.claims.claim("dead", list(app.store.lanes.refresh()), runs)) == runs
+    clock.forward(2)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_max_crashes_0_fails_a_run_that_died_alone_but_not_one_among_others(timed_app, clock, ledger, together):
+    @timed_app.task(name="work", retry=Retry(max_attempts=1), max_crashes=0)
+    async def work(n: int) -> None:
+        ledger.write("began", n)
+
+    runs = [work.enqueue(n) for n in range(together)]
+    lose_a_worker(timed_app, clock, together)
+    drain(timed_app)
+    if together == 1:
+        assert (runs[0].info().state, runs[0].info().error.code, ledger.lines()) == ("failed", "crashed", [])
+    else:
+        assert sorted(ledger.lines()) == ["began 0", "began 1"], "max_attempts=1 isn't at most once"
+        assert {(run.info().state, run.info().attempt) for run in runs} == {("done", 2)}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_step_that_refuses_later_attempts_runs_at_most_once(timed_app, clock, ledger, recorded):
+    """The recipe of the guides."""
+
+    @timed_app.task(name="send", retry=Retry(max_attempts=1), max_crashes=0)
+    async def send(ctx: Context, order: int) -> None:
+        def send_once(order: int) -> None:
+            if ctx.attempt > 1:
+                raise Fatal("may have been sent")
+            ledger.write("sent", order)
+
+        await ctx.step(send_once, order, name="send_once")
+        await ctx.wait_for("go")
+
+    runs = [send.enqueue(n) for n in range(2)]
+    if recorded:
+        drain(timed_app)
+        timed_app.emit("go")
+    lose_a_worker(timed_app, clock, 2)
+    drain(timed_app)
+    if recorded:
+        assert {run.info().state for run in runs} == {"done"}
+        assert sorted(ledger.lines()) == ["sent 0", "sent 1"]
+    else:
+        assert {run.info().error.code for run in runs} == {"fatal"}
+        assert ledger.lines() == []
+        fork = runs[0].fork()
+        drain(timed_app)
+        assert (fork.info().state, ledger.lines()) == ("waiting", ["sent 0"])

@@ -130,10 +130,12 @@ def test_old_events_are_pruned_unless_a_run_awaits_them(harness, claim, clock):
     harness.wait("w", claim, "event", "awaited")
     clock.advance(9 * 86_400)
     harness.store.events.emit(None, "new", "1")
-    assert harness.store.retention.prune_events(10 * DAY) is False
+    assert harness.store.retention.prune_events(10 * DAY) == (0, False)
     assert harness.rows("events") == 3, "none is so old"
+    assert harness.store.retention.events_pruned_before() is None
     clock.advance(86_400)
-    assert harness.store.retention.prune_events(10 * DAY) is False
+    assert harness.store.retention.prune_events(10 * DAY) == (1, False)
+    assert harness.store.retention.events_pruned_before() == clock() - 10 * DAY
     assert [name for (name,) in harness.sql("select name from {schema}events order by name")] == ["awaited", "new"]
     harness.suspend("w", claim) or harness.sql("update {schema}runs set state = 'waiting', session = null")
     harness.store.events.emit(None, "awaited", "2")
@@ -164,8 +166,8 @@ def test_events_are_pruned_in_small_batches(harness, clock):
             "insert into {schema}events (target, name, touched_at)"
             " select 'e' || n, 'e', 1 from (" + _numbers(some * 300, 300) + ") numbers"
         )
-    assert harness.store.retention.prune_events(1) is True
-    assert harness.store.retention.prune_events(1) is False
+    assert harness.store.retention.prune_events(1) == (0, True)
+    assert harness.store.retention.prune_events(1) == (0, False)
     assert harness.rows("events") == 0
 
 

@@ -214,6 +214,32 @@ def test_new_work_notifies_only_idle_workers_and_once_per_batch(postgres):
         assert ear.heard() == 0
 
 
+def handed_back(harness, claim):
+    assert harness.end("other", claim, "handed_back")
+
+
+def released(harness, claim):
+    """The code of a stopping worker outlived the end of its attempt."""
+    assert harness.end("other", claim, "handed_back", still_running=1)
+    assert harness.store.attempts.release("other", [(claim.id, claim.fence)])
+
+
+def lost(harness, _claim):
+    harness.clock.advance(61)
+    assert harness.recover("other").requeued == 1
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+@pytest.mark.parametrize("give_up", [handed_back, released, lost])
+def test_a_run_that_another_worker_gave_up_notifies_idle_workers(postgres, give_up, is_idle):
+    postgres.session("other", lease=60)
+    claim = postgres.running("other")
+    postgres.store.sessions.mark_idle("w", is_idle)
+    with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
+        give_up(postgres, claim)
+        assert (ear.heard() > 0) is is_idle
+
+
 def test_a_worker_that_died_idle_causes_no_notifications(postgres):
     with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
         postgres.store.sessions.mark_idle("w", True)

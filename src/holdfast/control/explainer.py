@@ -125,6 +125,11 @@ class Explainer:
         """Say which tenant's event is awaited, and whether it was emitted for another one."""
         reason = _awaited(wait)
         reason.data["tenant"] = wait.tenant
+        pruned = self._store.retention.events_pruned_before()
+        if pruned is not None:
+            before = to_datetime(pruned)
+            text = f"{reason.text}; events emitted until {_time(before)} have been deleted: emit it again if it is one"
+            reason = Reason(reason.code, text, reason.data | {"deleted_until": before})
         if scope.is_limited:  # Other tenants' events aren't shown to a token of one tenant.
             return reason
         named = self._store.events.named(wait.name or "", scan=MAX_RECENT_EVENTS)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.database import DatabaseConnection, Row
 from holdfast.database.migrate import table_names
-from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, id_rows, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, column, id_rows, json_rows
 
 KEPT_WHEN_CLEARED = ("meta", "lanes", "workers")
 """Tables whose rows running workers and clients have cached."""
@@ -33,17 +33,29 @@ class Retention(StoreModule):
 
         return self._transaction("housekeeping", work)
 
-    def prune_events(self, age: int) -> bool:
-        """Delete events that nothing awaits or touched for `age` microseconds; return whether there may be more."""
+    def prune_events(self, age: int) -> tuple[int, bool]:
+        """Delete events that nothing awaits or touched for `age` microseconds.
 
-        def work(tx: Tx) -> bool:
+        Return how many of them had been emitted, and whether there may be more.
+        """
+
+        def work(tx: Tx) -> tuple[int, bool]:
             old = [{"target": target} for (target,) in tx.execute("pick_old_events", age=age)]
+            emitted: list[int] = []
             if old:
-                tx.execute("delete_unawaited_events", rows=json_rows(old))
+                deleted = column(tx.execute("delete_unawaited_events", rows=json_rows(old)))
+                emitted = [at for at in deleted if isinstance(at, int)]
                 tx.execute("postpone_event_pruning", rows=json_rows(old))
-            return len(old) == MAX_BATCH_ROWS
+            if emitted:
+                tx.execute("record_pruned_events", until=max(emitted))
+            return len(emitted), len(old) == MAX_BATCH_ROWS
 
         return self._transaction("housekeeping", work)
+
+    def events_pruned_before(self) -> int | None:
+        """Return the time before which emitted events have been deleted; None if none have."""
+        found = column(self._execute("read", "read_pruned_events"))
+        return int(found[0]) if found else None
 
     def prune_keys(self, age: int) -> bool:
         """Delete a batch of idempotency keys that were used `age` microseconds ago; return whether there may be more.

@@ -247,6 +247,15 @@ def runs_pruned(runs: int) -> None:
     _log(logging.INFO, "finished runs pruned", runs=runs)
 
 
+def events_pruned(events: int) -> None:
+    _log(
+        logging.INFO,
+        "emitted events pruned",
+        events=events,
+        hint="a run that waits for one of them waits for a new emit",
+    )
+
+
 def lanes_retired(lanes: int) -> None:
     _log(logging.INFO, "unused lanes collected", lanes=lanes)
 

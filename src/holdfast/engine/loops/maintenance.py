@@ -35,12 +35,15 @@ class Pruner(Loop):
         self._keep_events = keep_events
         self._keep_keys = keep_keys
         self._pruned = 0
+        self._pruned_events = 0
 
     def tick(self) -> float:
         started_at = time.monotonic()
         pruned, more = self._store.retention.prune()
         self._pruned += pruned
-        more = self._store.retention.prune_events(self._keep_events) or more
+        events, more_events = self._store.retention.prune_events(self._keep_events)
+        self._pruned_events += events
+        more = more_events or more
         more = self._store.retention.prune_limits() or more
         if self._keep_keys is not None:
             more = self._store.retention.prune_keys(self._keep_keys) or more
@@ -49,6 +52,9 @@ class Pruner(Loop):
         if self._pruned:
             log.runs_pruned(self._pruned)
             self._pruned = 0
+        if self._pruned_events:
+            log.events_pruned(self._pruned_events)
+            self._pruned_events = 0
         if retired := self._store.lane_collector.collect():
             log.lanes_retired(retired)
         return _jittered_interval_s()

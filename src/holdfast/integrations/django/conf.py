@@ -45,6 +45,7 @@ TARGET = f"{__package__}:app"
 _TYPES: dict[str, tuple[type, ...]] = {
     "APP": (str,), "URL": (str,), "DATABASE": (str,), "SCHEMA": (str,), "NAME": (str,), "MIGRATE": (bool,),
     "INCLUDE": (list, tuple), "KEEP": (Keep, timedelta, int, float), "KEEP_KEYS": (timedelta, int, float, NoneType),
+    "KEEP_EVENTS": (timedelta, int, float, NoneType),
 }  # fmt: skip
 
 _lock = threading.RLock()
@@ -131,6 +132,7 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
         "migrate": setting.get("MIGRATE", True),
         "include": [*setting.get("INCLUDE", ()), *task_modules()],
         "keep": setting.get("KEEP", Keep()),
+        "keep_events": setting.get("KEEP_EVENTS"),
         "keep_keys": setting.get("KEEP_KEYS"),
     }
     url = setting.get("URL") or os.environ.get("HOLDFAST_URL")

@@ -56,6 +56,19 @@ order by touched_at limit 500 {lock_skip_locked}
 -- waits.
 delete from {schema}events where target {among(:rows, target text)}
 and (select 1 from {schema}waits w where w.target = {schema}events.target and w.kind = 'event' and w.outcome is null limit 1) is null
+returning emitted_at
+
+-- name: record_pruned_events
+-- Record when the last of the deleted events was emitted: a row beside the statistics, whose span is -1.
+--
+-- Nothing is locked after it in the same transaction.
+insert into {schema}tallies (span, at, lane, state, runs, waits, takes)
+values (-1, 0, 0, 'events_pruned', cast(:until as bigint), '', '')
+on conflict (span, at, lane, state) do update set runs = excluded.runs where {schema}tallies.runs < excluded.runs
+
+-- name: read_pruned_events
+-- Read when the last of the deleted events was emitted.
+select runs from {schema}tallies where span = -1 and at = 0 and lane = 0 and state = 'events_pruned'
 
 -- name: postpone_event_pruning
 -- Check events that are still awaited again after as long a time.
