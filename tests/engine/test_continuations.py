@@ -6,10 +6,13 @@ import threading
 
 import pytest
 
-from holdfast import Context, Done, Graph, Retry, State
+from holdfast import Context, Done, Graph, Retry, State, SyncContext
 from holdfast.client import results
+from holdfast.database.faults import DataFault
 from holdfast.engine.loops import claimer as claimer_module
 from holdfast.engine.loops.claimer import Claimer, CommitClaim
+from holdfast.store import command_batch
+from holdfast.store.commands import SpawnCommand
 from tests.support.wait_until import wait_until
 
 
@@ -259,3 +262,61 @@ def test_the_end_of_a_graph_wakes_a_waiting_thread_of_the_same_process(app, job,
     graph.add(job, 1, name="a")
     with app.worker():
         assert app.submit(graph).result(timeout=60) == {"a": 2}
+
+
+# Spawns ahead of their commits
+
+
+def add_spawner(app, job, kind, body):
+    """Add a durable function of either kind that spawns `count` children and then calls `body` with their ids."""
+    if kind == "async":
+
+        @app.task(name="spawner", retry=Retry(max_attempts=2, delay=0))
+        async def spawner(ctx: Context, count: int) -> list[int]:
+            runs = [await ctx.spawn(job, n) for n in range(count)]
+            await ctx.step(body, [str(run.id) for run in runs], name="body")
+            return [await ctx.join(run) for run in runs]
+
+        return spawner
+
+    @app.task(name="spawner", retry=Retry(max_attempts=2, delay=0))
+    def sync_spawner(ctx: SyncContext, count: int) -> list[int]:
+        runs = [ctx.spawn(job, n) for n in range(count)]
+        ctx.step(body, [str(run.id) for run in runs], name="body")
+        return [ctx.join(run) for run in runs]
+
+    return sync_spawner
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_loop_of_spawns_is_committed_in_groups_and_before_the_next_step(app, job, monkeypatch, kind):
+    existing = []
+
+    def count_existing(ids: list[str]) -> int:
+        existing.append(sum(app.store.outcomes.read(id) is not None for id in ids))
+        return len(ids)
+
+    names = statements(app, monkeypatch)
+    with app.worker():
+        assert add_spawner(app, job, kind, count_existing).enqueue(150).result(timeout=60) == [*range(1, 151)]
+    assert existing == [150]
+    assert names.count("add_children") < 40, "one commit per child would be 150"
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_spawn_that_cannot_be_written_fails_the_attempt_and_is_repeated(app, job, monkeypatch, kind):
+    spawn, failed, reached = command_batch.CommandBatch._spawn, [], []
+
+    def fail_once(self):
+        if not failed and any(self._unanswered(SpawnCommand)):
+            failed.append(True)
+            raise DataFault("planted")
+        spawn(self)
+
+    monkeypatch.setattr(command_batch.CommandBatch, "_spawn", fail_once)
+    with app.worker():
+        run = add_spawner(app, job, kind, lambda ids: reached.append(len(ids))).enqueue(1)
+        assert run.result(timeout=60) == [1]
+    assert failed == [True]
+    assert reached == [1], "no step started before the child was durable"
+    assert [each.kind for each in run.history()] == ["enqueued", "started", "retrying", "started", "done"]

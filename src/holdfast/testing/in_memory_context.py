@@ -206,6 +206,9 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
+    async def write_ahead(self, command: commands.SpawnCommand) -> Any:
+        return await self.write(command)
+
     async def write(self, command: commands.Command | commands.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:

@@ -45,6 +45,7 @@ class Effects:
         self.ledger = ledger
         self.tried: set[tuple[str, str]] = set()
 
+    @step_function
     def plain(self, mark: str, name: str, *_more: Any) -> str:
         self.ledger.write(mark, name, idempotency_key(), os.getpid())
         return name
@@ -94,6 +95,7 @@ class Effects:
     def released(self, number: int) -> bool:
         return self.ledger.path.with_name(f"release{number}").exists()
 
+    @step_function
     def hold(self, mark: str) -> str:
         """Write an effect, then block until the test continues."""
         number = sum(words[:2] == [mark, "held"] for words in self.ledger.words())
@@ -102,6 +104,7 @@ class Effects:
             time.sleep(0.01)
         return "held"
 
+    @step_function
     async def hold_async(self, mark: str) -> str:
         return await asyncio.to_thread(self.hold, mark)
 

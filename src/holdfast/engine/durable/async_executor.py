@@ -18,6 +18,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
 from holdfast.engine.durable.executor import (
     BUSY_SUSPEND_DELAY_S,
+    MAX_WRITES_AHEAD,
     Arguments,
     Executor,
     ReplayOutcome,
@@ -37,10 +38,12 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
+    RUN_LOST,
     Checkpoint,
     Command,
     NewCheckpoint,
     NewStepCheckpoint,
+    SpawnCommand,
     WaitCommand,
     WaitOutcome,
     WaitRegistered,
@@ -72,14 +75,46 @@ class OpenWait(NamedTuple):
     child: str | None = None
 
 
+class WritesAhead:
+    """The writes of one attempt that its code didn't wait for."""
+
+    __slots__ = ("_failure", "_waiters", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._failure: Exception | None = None
+        self._waiters: list[asyncio.Future[Any]] = []
+
+    def answered(self, result: WriteResult) -> None:
+        """Note the result of a write. If the run is lost, nobody is woken: user code is being cancelled."""
+        if result is RUN_LOST:
+            return
+        self.count -= 1
+        if isinstance(result, Exception) and self._failure is None:
+            self._failure = result
+        if not self.count:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self, new_future: Callable[[], asyncio.Future[Any]]) -> None:
+        """Wait until all are durable; raise the error of one that couldn't be written."""
+        while self.count:
+            self._waiters.append(future := new_future())
+            await future
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+
 class AsyncExecutor(Executor):
     """Performs the operations of one attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loop", "_next_due_s", "_open_waits",
-        "_other_activity",
-        "_rejected_calls", "_resumes", "_services", "_started", "_timeouts", "_unregistered", "_waits_for_others",
-        "calls", "current", "plans", "unrecorded",
+        "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loop", "_next_due_s",
+        "_open_waits", "_other_activity", "_rejected_calls", "_resumes", "_services", "_started", "_timeouts",
+        "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +129,7 @@ class AsyncExecutor(Executor):
         self._loop = loop
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
         self._timeouts = EnclosingTimeouts(loop)
+        self._ahead: WritesAhead | None = None
         self._open_waits: dict[str, OpenWait] = {}
         self._unregistered: set[str] = set()  # keys of open waits for children that run in this worker
         self._child_waits: dict[str, str] = {}  # children that are waited for, and the keys of the waits
@@ -122,7 +158,10 @@ class AsyncExecutor(Executor):
         args, kwargs = arguments
         token = current_scope.set(attempt.body_scope())
         try:
-            end = attempt.returned(await attempt.signature.fn(Context(self), *args, **kwargs))
+            value = await attempt.signature.fn(Context(self), *args, **kwargs)
+            if self._ahead is not None:
+                await self._ahead.wait(self._new_future)
+            end = attempt.returned(value)
         except BaseException as error:
             end = failed_end(attempt, self.plans, error)
         finally:
@@ -290,6 +329,20 @@ class AsyncExecutor(Executor):
             delivery.note_activity()
         return future
 
+    async def write_ahead(self, command: SpawnCommand) -> Any:
+        ahead = self._ahead = self._ahead or WritesAhead()
+        if ahead.count >= MAX_WRITES_AHEAD:
+            return await self.write(command)
+        ahead.count += 1
+        self._started += 1
+        self._delivery.expect(command.n)
+        self._services.submit(PendingWrite(self.current, command, self._on_written_ahead, True, ahead))
+        return await self._await(self._deliver(command.n, command.value))
+
+    def _on_written_ahead(self, write: PendingWrite, result: WriteResult) -> None:
+        write.context.answered(result)
+        self._note_finished()
+
     def _submit_unawaited(self, command: Command) -> None:
         """Write a command without awaiting its reply, because its content is already durable elsewhere."""
         self._started += 1
@@ -320,6 +373,8 @@ class AsyncExecutor(Executor):
     async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:
         history = self.plans.history
         self._timeouts.check(wait, self.plans)
+        if self._ahead is not None:
+            await self._ahead.wait(self._new_future)
         opened = OpenWait(wait, read, self._new_future(), child)
         known = history.open_waits.pop(wait.key, None)
         if child is not None:
@@ -524,6 +579,8 @@ class AsyncExecutor(Executor):
         self._delivery.cancel_branches()
 
     async def restart(self, args: str) -> NoReturn:
+        if self._ahead is not None:
+            await self._ahead.wait(self._new_future)
         self.current.restart_args = args
         self.close()
         self._services.stop(self.current, "restart")
@@ -539,6 +596,8 @@ class AsyncExecutor(Executor):
 
     async def run_step(self, step: Step, key: str) -> StepResult:
         calls, telemetry = self.calls, self.current.telemetry
+        if self._ahead is not None:
+            await self._ahead.wait(self._new_future)
         if self._delivery.has_branches:
             self._delivery.note_activity()
         self._started += 1
@@ -572,6 +631,8 @@ class AsyncExecutor(Executor):
             self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        if self._ahead is not None:
+            await self._ahead.wait(self._new_future)
         call = TransactionCall(operation, key, self.plans, self._delivery, self._loop, self.calls)
         transact = partial(self._services.transact, self.current, call.record, call.run)
         result = await call.result(self, self._track(self.calls.transaction_in_thread(transact, key)))

@@ -34,6 +34,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 COMPENSATION_RETRY = Retry(max_attempts=3, delay=1)
 """Not as patient as that of a task: the run keeps its slot between the tries."""
+MAX_WRITES_AHEAD = 200
+"""How many children one function may have spawned that aren't durable yet."""
 SUSPEND_DELAY_S = 0.05
 """How long a run that only waits stays in memory if a wait may be resolved soon: most children and many events are."""
 BUSY_SUSPEND_DELAY_S = 0.005

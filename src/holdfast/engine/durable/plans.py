@@ -62,6 +62,13 @@ class PlanExecutor(Protocol):
     def write(self, command: Command | NewStepCheckpoint) -> Awaitable[Any]:
         """Write a command; return the recorded value when it is durable."""
 
+    def write_ahead(self, command: commands.SpawnCommand) -> Awaitable[Any]:
+        """Write a command whose reply is known; return that reply before it is durable.
+
+        Steps, transactions, waits and the end of the function wait until it is, so that no effect can depend on a child
+        that doesn't exist after a crash.
+        """
+
     def wait(
         self, wait: commands.WaitCommand, read: Read | None = None, child: str | None = None
     ) -> Awaitable[WaitResult]:
@@ -341,8 +348,10 @@ class OperationPlans:
             return key, recorded.value
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
-        value = await executor.write(command(self.next_number(), key))
-        return key, value
+        new = command(self.next_number(), key)
+        if isinstance(new, commands.SpawnCommand) and new.kind == "spawn":
+            return key, await executor.write_ahead(new)
+        return key, await executor.write(new)
 
     async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event

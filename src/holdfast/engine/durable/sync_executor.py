@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from holdfast.engine.attempt import Attempt, StopReason
 from holdfast.engine.durable.executor import (
+    MAX_WRITES_AHEAD,
     Arguments,
     Executor,
     ReplayOutcome,
@@ -43,6 +44,7 @@ from holdfast.store.commands import (
     Command,
     NewCheckpoint,
     NewStepCheckpoint,
+    SpawnCommand,
     WaitCommand,
     WaitOutcome,
     WaitRegistered,
@@ -70,6 +72,7 @@ class SyncExecutor(Executor):
         """Keys of the unrecorded operations that a replay has reached."""
         self._services = services
         self._closed = False
+        self._ahead: list[Future[WriteResult]] = []  # Writes that user code didn't wait for.
         self._open_waits: dict[str, Future[WaitOutcome]] = {}
         self._resumes = 0
         self._outliving: dict[Future[Any], ThreadCall] = {}  # Calls of step functions that outlived their timeouts.
@@ -89,7 +92,9 @@ class SyncExecutor(Executor):
         args, kwargs = arguments
         token = current_scope.set(attempt.body_scope())
         try:
-            end = attempt.returned(attempt.signature.fn(SyncContext(self), *args, **kwargs))
+            value = attempt.signature.fn(SyncContext(self), *args, **kwargs)
+            self._await_writes_ahead()
+            end = attempt.returned(value)
         except Unwind:
             end = attempt.released()  # The attempt's stop reason decides how it really ends.
         except BaseException as error:
@@ -155,6 +160,17 @@ class SyncExecutor(Executor):
         assert isinstance(result, Written)
         return result.value
 
+    async def write_ahead(self, command: SpawnCommand) -> Any:
+        if len(self._ahead) >= MAX_WRITES_AHEAD:
+            self._await_writes_ahead()
+        self._ahead.append(self._submit(command))
+        return command.value
+
+    def _await_writes_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, []
+        for future in ahead:
+            self._result_of(future)
+
     def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
         self._services.submit(PendingWrite(self.current, command, _set_result, False, future))
@@ -175,6 +191,7 @@ class SyncExecutor(Executor):
     # Waits
 
     async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:  # noqa: ARG002
+        self._await_writes_ahead()
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
             result = self._result_of(self._submit(wait))
@@ -224,6 +241,7 @@ class SyncExecutor(Executor):
         raise Unwind
 
     async def restart(self, args: str) -> NoReturn:
+        self._await_writes_ahead()
         self.current.waits_for = []
         self.current.restart_args = args
         self._stop("restart")
@@ -235,6 +253,7 @@ class SyncExecutor(Executor):
     # Steps
 
     async def run_step(self, step: Step, key: str) -> StepResult:
+        self._await_writes_ahead()
         tries = RecordedTries(step, key, self._services.store.payloads)
         call = partial(step.fn, *step.args, **step.kwargs)
         token = current_scope.set(self._scope(key))
@@ -309,6 +328,7 @@ class SyncExecutor(Executor):
         return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        self._await_writes_ahead()
         record = NewCheckpoint(*self.plans.run_token, 0, key, "step")
         tries = RecordedTries(operation, key, self._services.store.payloads)
         token = current_scope.set(self._scope(key))
