@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from holdfast import Context, Retry, Secret
+from holdfast import Context, Graph, Retry, Secret
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
@@ -243,6 +243,28 @@ def test_a_graph_is_drawn_with_links_to_its_nodes(shop, open_visitor, fill):
     links = {given.get("href") for tag, given in page.tags if tag == "a"}
     assert {f"/runs/{node.id}" for node in runs["graph"].nodes().values()} <= links
     assert sum("arrow" in (given.get("class") or "") for _, given in page.tags) == 3
+
+
+def test_what_failed_is_linked_from_the_error(shop, open_visitor):
+    @shop.app.task(name="parent", retry=Retry(max_attempts=1))
+    async def parent(ctx: Context) -> None:
+        for number in range(50):
+            await ctx.spawn(shop.add, number, 1)
+        await ctx.call(shop.boom, "the last child")
+
+    graph = Graph("night")
+    failed_node = graph.add(shop.boom, "a node", name="load")
+    runs = parent.enqueue(), shop.app.submit(graph)
+    shop.drain()
+    child = shop.control.runs.page(task="boom", parent=runs[0].id)[0]
+    node = runs[1].nodes()[failed_node.name]
+    for run, culprit in zip(runs, (child, node), strict=True):
+        page = Reader(open_visitor.get(f"/runs/{run.id}").text)
+        links = [given["href"] for tag, given in page.tags if tag == "a"]
+        first = next(link for link in links if link.startswith("/runs/") and link != f"/runs/{run.id}")
+        assert first == f"/runs/{culprit.id}", "the error's box comes before tables"
+    assert str(child.id) in open_visitor.get(f"/runs?parent={runs[0].id}&state=failed").text
+    assert f"/runs?parent={runs[0].id}&amp;state=failed" in open_visitor.get(f"/runs/{runs[0].id}").text
 
 
 def test_every_field_and_button_has_a_name(shop, open_visitor, fill):
