@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from holdfast import Context, SyncContext
 from holdfast.model.history import KINDS
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python(?P<note>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(((?!https?:)[^)\s]+)\)")
 PAGES_WITH_OWN_TESTS = {"quickstart.md", "tutorial.md"}
@@ -110,6 +112,49 @@ def test_the_first_example_resumes_after_a_kill(page, script, fatal, before, aft
     with start(script, tmp_path) as second:
         resumed, _ = second.communicate(timeout=60)
     assert (resumed.splitlines(), second.returncode) == (after, 0)
+
+
+def test_the_project_of_the_layout_page_works_as_printed(tmp_path):
+    page = (ROOT / "docs" / "project-layout.md").read_text()
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    for match in BLOCK.finditer(page):
+        with (tmp_path / match["note"].split()[-1]).open("a") as file:
+            file.write(match["code"])
+
+    def call(*words: object, code: int = 0) -> str:
+        outcome = subprocess.run(
+            words, cwd=tmp_path, env=clean_environment() | {"HOLDFAST_APP": "shop.durable:app"}, capture_output=True,
+            text=True, timeout=60,
+        )  # fmt: skip
+        assert outcome.returncode == code, outcome.stderr
+        return outcome.stdout + outcome.stderr
+
+    listed = call(HOLDFAST, "tasks")
+    (printed,) = re.findall(r"\$ holdfast tasks\n(.*?)\$", page, re.DOTALL)
+    assert [line for line in listed.splitlines() if "remind" not in line] == printed.splitlines()
+    (command,) = re.findall(r"\$ python -c '(.*)'", page)
+    run = call(sys.executable, "-c", command).strip()
+    reminder = call(HOLDFAST, "enqueue", "--remote", "shop.mail.remind", "bob").strip()
+    call(sys.executable, "-c", "from shop.durable import app; app.worker().drain()")
+    assert "payment of 4200 by ada" in call(HOLDFAST, "show", run)
+    assert "a reminder for bob" in call(HOLDFAST, "show", reminder)
+    (tmp_path / "shop" / "mail.py").write_text("import nothing_like_this")
+    assert "shop.mail" in call(HOLDFAST, "worker", code=2)
+
+
+def test_yaml_on_the_pages_is_valid_and_alert_rules_name_existing_metrics():
+    documents = {}
+    for name in ("alerting.md", "docker.md"):
+        page = (ROOT / "docs" / name).read_text()
+        documents[name] = [yaml.safe_load(text) for text in YAML.findall(page)]
+        assert documents[name]
+    rules = documents["alerting.md"][1]["groups"][0]["rules"]
+    metrics = {metric for rule in rules for metric in re.findall(r"holdfast_\w+", rule["expr"])} - {"holdfast_workers"}
+    known = (ROOT / "docs" / "telemetry.md").read_text() + (ROOT / "src/holdfast/web/api/metrics.py").read_text()
+    assert {metric for metric in metrics if metric not in known} == set()
+    labels = [found for rule in rules for found in re.findall(r'(?:outcome|state)=~?"([^"]*)"', rule["expr"])]
+    assert {value for label in labels for value in label.split("|") if value not in known} == set()
 
 
 def test_the_jobs_page_lists_every_history_kind():

@@ -165,4 +165,4 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_site(tmp_path):
         assert (place.with_name("index.html") if place.stem == "README" else place).as_posix() in pages
     fetched = re.compile(r'<(?:script|img|link rel="(?:stylesheet|preconnect)")[^>]*(?:src|href)="(https?:[^"]*)"')
     assert {address for page in pages.values() for address in fetched.findall(page)} == set()
-    assert "Make a run of this call." in pages["reference/tasks.html"]
+    assert "Create a run with these arguments." in pages["reference/tasks.html"]
