@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -43,6 +44,18 @@ def wait_until(condition, seconds=20):
 def test_settings_reach_the_server_and_tcp_works(server):
     assert "127.0.0.1" in server.url
     assert ask(server.url, "select current_setting('max_connections'), current_setting('fsync')") == [("20", "on")]
+
+
+def test_tcp_requires_the_password_and_the_socket_is_out_of_reach_for_others(server):
+    for wrong in ("", ":wrong"):
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"postgresql://postgres{wrong}@127.0.0.1:{server.port}/postgres", passfile="/nowhere")
+    folder = server._folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((server.data / "holdfast-password").stat().st_mode) == 0o600
+    assert "holdfast-password" not in " ".join(server._command())
+    with PostgresServer(fsync=False) as private:
+        assert ask(private.url, "show listen_addresses") == [("",)]
 
 
 def test_committed_data_outlive_a_power_cut_and_open_connections_do_not(server):

@@ -38,7 +38,7 @@ class Cluster:
     def url(self) -> str:
         """The URL for clients; libpq finds the server that accepts writes."""
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
-        return f"postgresql://postgres@{hosts}/{DATABASE}?target_session_attrs=read-write"
+        return f"postgresql://postgres:{self.primary.password}@{hosts}/{DATABASE}?target_session_attrs=read-write"
 
     def add_standby(self) -> None:
         """Create a new standby from a copy of the primary and make replication synchronous."""

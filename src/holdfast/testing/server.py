@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -34,12 +35,15 @@ USER = "postgres"
 SOCKET_PORT = 5432  # Only part of the socket's file name.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+PASSWORD_FILE = "holdfast-password"
+"""Part of the data, so that another server on the same data, or on a copy, has the same password."""
 
 
 class PostgresServer:
     """A PostgreSQL server on its own data directory.
 
-    `kill()` simulates a power cut; `start()` then continues with the same data.
+    `kill()` simulates a power cut; `start()` then continues with the same data. It can be reached only through a Unix
+    socket in a directory of its user, unless `port` is set; TCP requires a password, which is part of the URL.
 
     Example:
         ```python
@@ -92,9 +96,14 @@ class PostgresServer:
     def url_of(self, database: str) -> str:
         """Return the URL of a database on this server."""
         if self.port is not None:
-            return f"postgresql://{USER}@127.0.0.1:{self.port}/{quote(database)}"
+            return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{quote(database)}"
         where = {"host": str(self._folder / "socket"), "port": SOCKET_PORT, "user": USER}
         return f"postgresql:///{quote(database)}?{urlencode(where, safe='/')}"
+
+    @property
+    def password(self) -> str:
+        """The password of the user `postgres`."""
+        return (self.data / PASSWORD_FILE).read_text()
 
     @property
     def running(self) -> bool:
@@ -174,7 +183,7 @@ class PostgresServer:
 
     def copy_to(self, data: Path) -> None:
         """Copy the data for a standby server that follows this one. Needs a port."""
-        source = f"host=127.0.0.1 port={self.port} user={USER}"
+        source = f"host=127.0.0.1 port={self.port} user={USER} password={self.password}"
         command = [self._program("pg_basebackup"), "-D", str(data), "-R", "-X", "stream", "-c", "fast", "-d", source]
         code, output = self._owner.run(command, self._folder)
         if code != 0:
@@ -221,11 +230,18 @@ class PostgresServer:
             return
         self.data.mkdir(parents=True, exist_ok=True)
         self._owner.take(self.data)
-        options = ["-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-U", USER, "-D", str(self.data)]
-        code, output = self._owner.run([self._program("initdb"), *options], self._folder)
+        password = self._folder / PASSWORD_FILE
+        password.touch(mode=0o600)
+        password.write_text(secrets.token_hex(16))
+        self._owner.take(password)
+        access = ["--auth-local", "trust", "--auth-host", "scram-sha-256", "--pwfile", str(password)]
+        options = ["-E", "UTF8", "--locale=C", "--no-sync", "-U", USER, "-D", str(self.data)]
+        code, output = self._owner.run([self._program("initdb"), *access, *options], self._folder)
         if code != 0:
             hint = " (the server runs as user nobody, who needs access to the data)" if self._owner.uid else ""
             raise RuntimeError(f"initdb failed on {self.data}{hint}: {output.strip()}")
+        shutil.copy(password, self.data / PASSWORD_FILE)
+        self._owner.take(self.data / PASSWORD_FILE)
 
     def _make_temporary(self, where: str | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=where))
