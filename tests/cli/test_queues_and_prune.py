@@ -180,8 +180,29 @@ def test_commands_options_tasks_and_queues_complete(shell, busy, shop):
     assert completed(shell, "holdfast wor") == {"worker", "workers"}
     assert "--older-than" in completed(shell, "holdfast prune --")
     assert completed(shell, "holdfast runs --state f") == {"failed"}
-    assert completed(shell, f"holdfast --app {shop} enqueue b") == {"boom"}
+    trusted = {"HOLDFAST_TRUSTED_FOLDERS": f"/nowhere:{shell.folder.parent}"}
+    assert completed(shell, f"holdfast --app {shop} enqueue b", **trusted) == {"boom"}
     assert completed(shell, "holdfast pause m", HOLDFAST_URL=busy.url) == {"mail"}
+    assert completed(shell, "holdfast enqueue shop.b", HOLDFAST_URL=busy.url) == {"shop.boom"}
+
+
+@pytest.mark.parametrize("trusted", ["", "relative", ".", "{folder}/other", "{folder}x"])
+@pytest.mark.parametrize("line", ["enqueue b", "pause m", "--app evil:app enqueue b", "runs --task b", "show 0"])
+def test_completion_imports_no_app_of_an_untrusted_folder(shell, line, trusted, monkeypatch):
+    """The shell runs it whenever the user presses Tab, for example in a repository that they have just cloned."""
+    (shell.folder / "evil.py").write_text("from pathlib import Path; Path('executed').touch()")
+    (shell.folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "evil:app"')
+    monkeypatch.setenv("HOLDFAST_TRUSTED_FOLDERS", trusted.format(folder=shell.folder))
+    monkeypatch.setenv("HOLDFAST_APP", "evil:app")
+    from click.shell_completion import ShellComplete
+
+    *before, typed = line.split(" ")
+    ShellComplete(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(before, typed)
+    assert not (shell.folder / "executed").exists()
+    monkeypatch.setenv("HOLDFAST_TRUSTED_FOLDERS", str(shell.folder))
+    ShellComplete(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(["pause"], "m")
+    assert (shell.folder / "executed").exists()
+    sys.modules.pop("evil", None)
 
 
 def test_completion_without_an_app_or_a_database_is_empty_and_silent(shell):

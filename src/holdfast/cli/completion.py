@@ -1,9 +1,16 @@
-"""Shell completion: the `completion` command, and completers for tasks, queues, schedules, runs, steps and nodes."""
+"""Shell completion: the `completion` command, and completers for tasks, queues, schedules, runs, steps and nodes.
+
+The shell runs completers whenever the user presses Tab, in whichever folder they are. Importing an app executes code of
+that folder. So completers read the database only, except in folders that the user trusts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -22,6 +29,8 @@ INSTALL = {
     "fish": "# To install: holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
 }
 MAX_ITEMS = 50
+TRUSTED_FOLDERS = "HOLDFAST_TRUSTED_FOLDERS"
+"""The variable with the folders in which completion may import the app, separated by colons."""
 
 Completer: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[CompletionItem]]"
 
@@ -31,8 +40,9 @@ Completer: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[Com
 def completion(shell: str) -> None:
     """Print the shell completion script for `holdfast`.
 
-    Task names come from the app's code; queues, schedules, events, runs, steps, topics, nodes and gates come from its
-    database, if both can be found without options.
+    Names of tasks, queues, schedules, events, runs, steps, topics, nodes and gates come from the database: --url,
+    $HOLDFAST_URL, or holdfast.db in this folder. Completion imports your app, for its tasks and its database, only in
+    the folders that $HOLDFAST_TRUSTED_FOLDERS lists, because that executes code.
 
     \b
     Examples:
@@ -49,13 +59,36 @@ def completion(shell: str) -> None:
     click.echo(f"{INSTALL[shell]}\n{script}")
 
 
+def is_trusted_folder() -> bool:
+    """Return whether the user trusts the current folder, or one above it."""
+    here = Path.cwd().resolve()
+    folders = [Path(name).expanduser() for name in os.environ.get(TRUSTED_FOLDERS, "").split(os.pathsep) if name]
+    return any(folder.is_absolute() and here.is_relative_to(folder.resolve()) for folder in folders)
+
+
+@contextmanager
+def _connect(ctx: click.Context) -> Iterator[Control]:
+    """Open the database, without the app unless the folder is trusted."""
+    from holdfast.cli.connect import connect, find_database
+
+    shared = _shared(ctx)
+    if not is_trusted_folder():
+        shared = replace(shared, app=None, url=shared.url or find_database())
+    with connect(shared) as control:
+        yield control
+
+
 def complete_tasks(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     from holdfast.cli.connect import load_app
     from holdfast.control.tasks import TaskControl
 
     names: list[str] = []
     with suppress(Exception):
-        names = [task.name for task in TaskControl(load_app(_shared(ctx).app).registry).list()]
+        if is_trusted_folder():
+            names = [task.name for task in TaskControl(load_app(_shared(ctx).app).registry).list()]
+        else:
+            with _connect(ctx) as control:
+                names = sorted(control.queues.task_names())
     return _items(names, typed)
 
 
@@ -63,10 +96,8 @@ def _completer(names: Callable[[Control, click.Context], Iterable[str]]) -> Comp
     """Make a completer of names from the database; it offers nothing if the database can't be read."""
 
     def complete(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
-        from holdfast.cli.connect import connect
-
         found: list[str] = []
-        with suppress(Exception), connect(_shared(ctx)) as control:
+        with suppress(Exception), _connect(ctx) as control:
             found = list(dict.fromkeys(names(control, ctx)))
         return _items(found, typed)
 

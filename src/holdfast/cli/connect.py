@@ -131,12 +131,17 @@ def resolve_target(shared: SharedOptions, app: Holdfast | None = None) -> Target
         return Target(shared.url, schema, app)
     if app is not None:
         return Target(app.url, schema, app)
+    return Target(find_database(), schema, None)
+
+
+def find_database() -> str:
+    """Return the URL of the database that a command without options and app is about."""
     url = os.environ.get("HOLDFAST_URL")
     if not url and Path("holdfast.db").exists():
         url = DEFAULT_URL
     if not url:
         raise ConfigError(NAME_A_DATABASE)
-    return Target(url, schema, None)
+    return url
 
 
 def schema_on_postgres(shared: SharedOptions) -> str:

@@ -63,6 +63,11 @@ class QueueControl:
         """Return the names of all queues that have had a run or were paused."""
         return {row.name for row in self._all()}
 
+    def task_names(self) -> set[str]:
+        """Return the names of all tasks that have had a run."""
+        lanes = self._store.lanes.refresh().values()
+        return {task for queue, task in lanes if queue != GRAPH_QUEUE}
+
     def _all(self) -> Sequence[QueueStatus]:
         """Leave out the internal queue of graphs and gates, which workers don't serve."""
         return [row for row in self._store.queues.list_all() if row.name != GRAPH_QUEUE]
