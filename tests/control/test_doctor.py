@@ -208,6 +208,22 @@ def test_connections_are_counted(on_postgres, monkeypatch):
     assert the(on_postgres.examine(), "connections").data["connections"] >= 1
 
 
+def test_lost_workers_of_the_last_day_are_named_with_their_runs(doctor, harness):
+    harness.session("w1")
+    for _ in range(3):
+        harness.running("w1")
+    harness.session("w2")
+    harness.clock.advance(61)
+    harness.session("alive", lease=10 * 86_400)
+    harness.recover("w1", "w2")
+    finding = the(doctor.examine(), "lost_workers")
+    assert finding.level == "note"
+    assert finding.what.startswith("2 workers lost in the last 24 hours; 3 runs requeued; last: worker w1 at ")
+    assert [(each["session"], each["requeued"]) for each in finding.data["workers"]] == [("w1", 3), ("w2", 0)]
+    harness.clock.advance(86_401)
+    assert "lost_workers" not in codes(doctor.examine())
+
+
 @pytest.mark.parametrize(
     ("facts", "workers", "code"),
     [

@@ -102,6 +102,7 @@ def test_an_expired_session_is_followed_by_a_new_one(timed_app, clock, ledger, c
     assert kinds(run) == ["enqueued", "started", "worker_lost", "started", "done"]
     assert run.info().crashes == 0
     assert "its lease expired" in caplog.text
+    assert f"worker lost worker={first.name} session={first.id} runs_requeued=1 runs_failed=0" in caplog.text
 
 
 def test_the_result_of_an_old_session_is_discarded(timed_app, clock, ledger):
@@ -209,3 +210,12 @@ def test_a_worker_with_a_dead_workers_name_takes_over_nothing(app, make_app, lon
         assert app.store.queries.run(str(run.id)).session == f"{worker_name()}:dead"
     assert run.info().state == "running"
     assert claim.fence == 1
+
+
+def test_the_loss_of_a_worker_without_runs_is_logged_too(timed_app, clock, caplog):
+    timed_app.store.sessions.open("idle", "mail-7", 1_000_000, "{}")
+    clock.forward(2)
+    recovery = timed_app.worker()._components.recovery
+    recovery.tick()
+    recovery.tick()
+    assert caplog.text.count("worker lost worker=mail-7 session=idle runs_requeued=0 runs_failed=0") == 1

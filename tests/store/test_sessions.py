@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from holdfast.database import DataFault
-from tests.support.store_harness import CANCELLED, CRASHED, SECOND, StoreHarness
+from holdfast.store.rows import LostWorker
+from tests.support.store_harness import CANCELLED, CRASHED, DAY, SECOND, StoreHarness
 
 
 def test_a_lease_is_renewed_only_before_it_expires(harness, clock):
@@ -68,6 +69,7 @@ def test_runs_of_a_dead_session_go_back_to_ready_and_count_a_crash(harness, cloc
     clock.advance(60)
     recovered = harness.recover(*harness.store.sessions.find_dead())
     assert (recovered.requeued, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
+    assert recovered.lost == [LostWorker("w", "worker w", 1, 0)]
     row = harness.row(claim.id)
     assert (row["state"], row["session"], row["crashes"], row["failures"]) == ("ready", None, 1, 0)
     since = clock.now - 60 * SECOND
@@ -171,8 +173,37 @@ def test_a_session_is_deleted_only_when_no_run_names_it(harness, clock):
     clock.advance(60)
     assert harness.recover("w").requeued == 500
     assert harness.rows("workers") == 1, "100 runs still name it"
+    clock.advance(1)
     assert harness.recover("w").requeued == 100
     assert harness.rows("workers") == 0
+    assert harness.store.sessions.list_lost(DAY) == [(clock(), LostWorker("w", "worker w", 600, 0))]
+
+
+def test_lost_workers_are_listed_for_a_while_also_without_runs(harness, clock):
+    harness.session("idle")
+    harness.session("alive", lease=10_000)
+    harness.session("alone")
+    fails = harness.running("alone", max_crashes=0)
+    harness.session("cut")
+    harness.running("cut")
+    harness.store.sessions.excuse("cut")
+    clock.advance(60)
+    recovered = harness.recover(*harness.store.sessions.find_dead())
+    assert recovered.failed == [fails.id]
+    lost = [
+        LostWorker("alone", "worker alone", 0, 1),
+        LostWorker("cut", "worker cut", 1, 0, excused=True),
+        LostWorker("idle", "worker idle", 0, 0),
+    ]
+    assert recovered.lost == lost
+    assert [worker for _, worker in harness.store.sessions.list_lost(DAY)] == lost
+    clock.advance(3600)
+    assert harness.store.sessions.list_lost(1800 * SECOND) == []
+    harness.store.stats.aggregate()
+    assert len(harness.store.sessions.list_lost(DAY)) == 3
+    clock.advance(8 * 86_400)
+    harness.store.stats.aggregate()
+    assert harness.store.sessions.list_lost(30 * DAY) == [], "pruned with the statistics"
 
 
 def test_recovering_again_changes_nothing(harness, clock):

@@ -43,7 +43,7 @@ def survive_kills(app, start, ledger, kills):
     os.killpg(supervisor.pid, signal.SIGINT)
     assert supervisor.wait() == 0, supervisor.log
     assert session_processes(supervisor.pid) == []
-    assert len(re.findall(r'reason="was killed by SIGKILL" restart_in=', supervisor.log)) == kills
+    assert len(re.findall(r'session=\S+ reason="was killed by SIGKILL" restart_in=', supervisor.log)) == kills
     assert {int(words[1]) for words in ledger.words() if words[0] == "done"} == set(range(kills * 20))
 
 

@@ -18,6 +18,7 @@ FILLED = {
     "retry_in": 1.5, "final": True,
     "session": "host:7:ab", "database": "sqlite:///x.db", "tasks": 2, "concurrency": 10, "running": 4, "grace": 30,
     "finished": 5, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
+    "events": 3, "lanes": 2, "queue": "mail", "columns": ["args"], "excused": False,
     "requeued": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
     "name": "nightly", "app": "shop", "before": "bank", "what": "the result", "change": "added",

@@ -18,11 +18,13 @@ from holdfast.control.tasks import TaskControl
 from holdfast.control.workers import WorkerControl
 from holdfast.database.migrate import newest_version
 from holdfast.errors import SchemaAhead
-from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
+from holdfast.store.stats import HOUR_US
 from holdfast.task.registry import Registry
 
+LOST_WORKERS_HOURS = 24
 MAX_QUARANTINED = 1000
 """How many quarantined runs are counted."""
 
@@ -98,6 +100,9 @@ class Doctor:
         workers = WorkerControl(self._store).list()
         yield from health_checks.check_workers(workers, sum(self._ready().values()), overdue)
         yield from health_checks.check_worker_health(workers)
+        lost = self._store.sessions.list_lost(LOST_WORKERS_HOURS * HOUR_US)
+        dated = [(to_datetime(at), worker) for at, worker in lost]
+        yield from health_checks.check_lost_workers(dated, LOST_WORKERS_HOURS)
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.names import counted
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
+from holdfast.store.rows import LostWorker
 
 CLOCK_SKEW_NOTE_S, CLOCK_SKEW_WRONG_S = 2.0, 60.0
 MAX_SNAPSHOT_AGE_S = 300.0
@@ -275,6 +277,33 @@ def check_worker_health(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
                 "their runs continue elsewhere, but a lost thread remains until its code returns or the process exits",
                 "give blocking calls (sockets, locks, subprocesses) a timeout of their own; restart the worker", data,
             )  # fmt: skip
+
+
+def check_lost_workers(lost: Sequence[tuple[datetime, LostWorker]], hours: int) -> Iterator[Finding]:
+    """Say which workers were lost lately, and what became of their runs. `lost`: the last first."""
+    if not lost:
+        return
+    requeued, failed = sum(each.requeued for _, each in lost), sum(each.failed for _, each in lost)
+    runs = f"{counted(requeued, 'run')} requeued" + (f", {counted(failed, 'run')} failed as crashed" if failed else "")
+    last = "; ".join(
+        f"{each.name or each.session} at {at:%Y-%m-%d %H:%M:%S} UTC" + (" (no database)" if each.excused else "")
+        for at, each in lost[:MAX_NAMES]
+    )
+    yield Finding(
+        "lost_workers",
+        "note",
+        f"{counted(len(lost), 'worker')} lost in the last {hours} hours; {runs}; last: {last}",
+        "their leases expired: the process was killed, crashed, was frozen or couldn't reach the database; other"
+        " workers have recovered the runs",
+        "look in the workers' logs at that time for `worker process ended`, an out-of-memory kill or a stalled loop;"
+        " `holdfast runs --state failed` lists runs that failed",
+        {
+            "workers": [
+                {"at": at, "session": each.session, "name": each.name, "requeued": each.requeued, "failed": each.failed}
+                for at, each in lost
+            ]
+        },
+    )
 
 
 def check_lanes(

@@ -169,11 +169,25 @@ class EndedClaims(set[ClaimKey]):
     other_ends: Sequence[str] = ()
 
 
+class LostWorker(NamedTuple):
+    """A worker session whose lease expired, and what became of its runs.
+
+    `name` is None if the session has no row. `excused`: the database didn't answer, so no run was charged.
+    """
+
+    session: str
+    name: str | None
+    requeued: int
+    failed: int
+    excused: bool = False
+
+
 class RecoveryResult(NamedTuple):
     """What a recovery of dead sessions did.
 
     `requeued`: runs returned to ready. `failed`: runs that crashed too often. `released`: runs that had ended while
-    their code still ran. `failed_graphs`: graphs that failed as a consequence.
+    their code still ran. `failed_graphs`: graphs that failed as a consequence. `lost`: the sessions that ended, or of
+    which runs were recovered; a session with many runs is recovered in several transactions.
     """
 
     requeued: int
@@ -181,6 +195,7 @@ class RecoveryResult(NamedTuple):
     released: int
     sessions: list[str]
     failed_graphs: list[str]
+    lost: list[LostWorker]
 
     def __bool__(self) -> bool:
         return bool(self.requeued or self.failed or self.released)

@@ -9,8 +9,9 @@ and the others have finished.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from holdfast.database import Row
 from holdfast.store.limits import return_permits
 from holdfast.store.module import StoreContext, StoreModule, Tx, column, history_row, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
-from holdfast.store.rows import RecoveryResult
+from holdfast.store.rows import LostWorker, RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
 from holdfast.store.typed_rows import RowReader
 
@@ -27,6 +28,14 @@ class _ReportedStatus(msgspec.Struct):
     """The part of a worker's reported status that recovery needs."""
 
     leftover: Sequence[str] = ()
+
+
+class _LossDetails(msgspec.Struct):
+    """What is recorded of a lost worker besides its session and the number of requeued runs."""
+
+    name: str | None = None
+    failed: int = 0
+    excused: bool = False
 
 
 class CrashedRun(NamedTuple):
@@ -125,6 +134,19 @@ class SessionStore(StoreModule):
         """Return the microseconds until the next lease expires, None without sessions."""
         return time_left(*self._execute("housekeeping", "time_to_next_expiry")[0])
 
+    def list_lost(self, age: int) -> list[tuple[int, LostWorker]]:
+        """Return the workers that were lost in the last `age` microseconds, each with the time, the last first."""
+        lost: dict[str, tuple[int, LostWorker]] = {}
+        for at, session, requeued, details in self._execute("read", "list_lost_workers", age=age):
+            try:
+                more = msgspec.json.decode(details, type=_LossDetails)
+            except msgspec.MsgspecError:  # corrupt, or written by another release
+                more = _LossDetails()
+            last, known = lost.get(session, (at, LostWorker(session, more.name, 0, 0)))
+            counts = known.requeued + requeued, known.failed + more.failed
+            lost[session] = last, LostWorker(session, more.name, *counts, known.excused or more.excused)
+        return list(lost.values())
+
     def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
         """Recover up to 500 runs of those of these sessions that are still dead under the lock.
 
@@ -141,7 +163,8 @@ class SessionStore(StoreModule):
 
 def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
     given = _sessions(sessions)
-    locked = [row[0] for row in tx.execute("lock_dead_sessions", rows=given)]
+    names: dict[str, str] = dict(tx.execute("lock_dead_sessions", rows=given))
+    locked = list(names)
     unknown = set(sessions) - {row[0] for row in tx.execute("find_known_sessions", rows=given)}
     died_with: dict[str, int] = dict(tx.execute("count_runs_of_dead", rows=_sessions(locked)) if locked else ())
     statuses = tx.execute("read_session_statuses", rows=_sessions(locked)) if locked else ()
@@ -172,8 +195,24 @@ def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> Re
     )
     tx.execute("add_history", rows=json_rows(history))
     return_permits(tx, [runs[id].limits for id in (*running, *ended)])
-    tx.execute("delete_dead_sessions", rows=dead_rows)
-    return RecoveryResult(len(running) - len(failed), failed, len(released), sorted(dead), failed_graphs)
+    ended_sessions = {row[0] for row in tx.execute("delete_dead_sessions", rows=dead_rows)}
+    requeued = Counter(str(runs[id].session) for id in running if id not in failed)
+    given_up = Counter(str(runs[id].session) for id in failed)
+    lost = [
+        LostWorker(
+            session, names.get(session), requeued[session], given_up[session],
+            excused=requeued[session] > 0 and died_with.get(session) == 0,
+        )
+        for session in sorted(ended_sessions | requeued.keys() | given_up.keys())
+    ]  # fmt: skip
+    if lost:
+        tx.execute("record_lost_workers", rows=json_rows(map(_loss_row, lost)))
+    return RecoveryResult(len(running) - len(failed), failed, len(released), sorted(dead), failed_graphs, lost)
+
+
+def _loss_row(lost: LostWorker) -> dict[str, Any]:
+    details = msgspec.json.encode(_LossDetails(lost.name, lost.failed, lost.excused)).decode()
+    return {"session": lost.session, "runs": lost.requeued, "details": details}
 
 
 def _leftover_runs(status: str | None) -> set[str]:

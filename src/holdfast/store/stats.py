@@ -24,7 +24,9 @@ MAX_CATCH_UP_US = HOUR_US
 """How far back minutes are aggregated that were missed."""
 MAX_MINUTES_PER_PASS = 5
 """After a pause there may be very many runs to catch up with."""
-RETENTION_US = {MINUTE_US: 72 * HOUR_US, HOUR_US: 90 * 24 * HOUR_US}
+LOST_WORKERS_SPAN = 0
+"""The span of rows that don't count runs of a time, but name lost workers."""
+RETENTION_US = {MINUTE_US: 72 * HOUR_US, HOUR_US: 90 * 24 * HOUR_US, LOST_WORKERS_SPAN: 7 * 24 * HOUR_US}
 
 
 _decode_histogram = msgspec.json.Decoder(list[tuple[int, int]]).decode

@@ -232,11 +232,12 @@ def unknown_runs_released(runs: int) -> None:
     _log(logging.WARNING, "released runs that were claimed but never received", runs=runs)
 
 
-def worker_lost(sessions: Iterable[str], requeued: int, failed: int) -> None:
-    dead = sorted(sessions)
-    _log(
-        logging.WARNING, "worker lost", {"sessions": dead}, session=",".join(dead), requeued=requeued, failed=failed,
-    )  # fmt: skip
+def worker_lost(session: str, name: str | None, requeued: int, failed: int, *, excused: bool) -> None:
+    """Say what became of the runs of a worker whose lease expired."""
+    fields: dict[str, Any] = {} if name is None else {"worker": name}
+    fields |= {"session": session, "runs_requeued": requeued, "runs_failed": failed}
+    reason = "the database did not answer" if excused else "its process died, was frozen or lost the database"
+    _log(logging.WARNING, "worker lost", fields, **fields, reason=reason)
 
 
 def drain_left_runs(runs: int, reasons: Iterable[str]) -> None:
@@ -357,11 +358,12 @@ def supervisor_started(processes: int) -> None:
     _log(logging.INFO, "supervisor starting workers", processes=processes, hint="Ctrl-C or SIGTERM stops them")
 
 
-def child_died(number: int, pid: int, how: str, pause: float) -> None:
-    fields: dict[str, Any] = {"number": number, "pid": pid}
+def child_died(number: int, pid: int, session: str | None, how: str, pause: float) -> None:
+    """Say that a worker process ended. The worker that recovers the runs of its session logs how many there were."""
+    fields: dict[str, Any] = {"number": number, "pid": pid, "session": session}
     _log(
-        logging.WARNING, "worker process ended", fields,
-        worker=number, pid=pid, reason=how, restart_in=f"{pause:.1f}s",
+        logging.WARNING, "worker process ended", fields, worker=number, pid=pid, session=session or "(none)",
+        reason=how, restart_in=f"{pause:.1f}s",
     )  # fmt: skip
 
 

@@ -64,8 +64,9 @@ class RecoveryLoop(Loop):
                 self._on_failed(run)
             for run in recovered.failed:
                 self._log_crashed(run)
+            for lost in recovered.lost:
+                log.worker_lost(lost.session, lost.name, lost.requeued, lost.failed, excused=lost.excused)
             if recovered:
-                log.worker_lost(recovered.sessions, recovered.requeued, len(recovered.failed))
                 return 0.0
         self._last_tick = started_at
         left = self._store.sessions.next_expiry()

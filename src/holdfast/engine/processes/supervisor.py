@@ -327,7 +327,7 @@ class Supervisor:
             self._request_stop(self._policy.patience)
             return
         slot.start_at = now + slot.pause(self._policy)
-        log.child_died(slot.number, process.pid, describe_exit(code), slot.pause(self._policy))
+        log.child_died(slot.number, process.pid, slot.last_session, describe_exit(code), slot.pause(self._policy))
 
     def _outputs(self) -> list[OutputReader]:
         return [key.data for key in self._selector.get_map().values() if isinstance(key.data, OutputReader)]

@@ -50,7 +50,7 @@ select min(lease_until), {clock} from {schema}workers
 
 -- name: lock_dead_sessions
 -- Lock the rows of dead sessions against their own committers; skip those that are locked or alive after all.
-select session from {schema}workers
+select session, name from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {clock} {lock_exclusive}
 
 -- name: count_runs_of_dead
@@ -99,6 +99,21 @@ returning id, records, attempt, {notify_workers}
 delete from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {clock}
 and (select min(r.session) from {schema}runs r where r.session = {schema}workers.session) is null
+returning session
+
+-- name: record_lost_workers
+-- Record which workers were lost: rows beside the statistics, whose span is 0, and which have the session as state.
+--
+-- Nothing is locked after it in the same transaction.
+insert into {schema}tallies (span, at, lane, state, runs, waits, takes)
+select 0, {now}, 0, each.session, each.runs, each.details, '' from {each(:rows, session text, runs bigint, details text)}
+where true
+on conflict (span, at, lane, state) do update set runs = {schema}tallies.runs + excluded.runs
+
+-- name: list_lost_workers
+-- List the workers that were lost within a time, the last first.
+select at, state, runs, waits from {schema}tallies where span = 0 and at >= {now} - cast(:age as bigint)
+order by at desc, state limit 1000
 
 -- name: list_live_sessions
 -- List sessions whose lease is valid.
