@@ -1,0 +1,142 @@
+"""Take the screenshots of the dashboard for the docs: `.venv/bin/python tools/take_screenshots.py [CHROMIUM]`.
+
+Creates runs of an invented shop in a temporary database, an hour of them with a virtual clock, and writes
+docs/pictures/*.png.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from playwright.sync_api import Page, sync_playwright
+
+from holdfast import Context, Graph, Holdfast, Retry, Run
+from holdfast.control import Control
+from holdfast.model.clock import Clock, database_clock
+from holdfast.testing import VirtualClock
+
+ROOT = Path(__file__).parent.parent
+PORT = 8793
+MINUTES = 58
+BATCHES_PER_MINUTE = 6
+R = TypeVar("R")
+
+
+class Approval(msgspec.Struct):
+    """What a person decides about a new index."""
+
+    approved: bool
+    note: str = ""
+
+
+def reserve(order: int) -> int:
+    return order
+
+
+def pack(item: str) -> str:
+    time.sleep(0.3)
+    return item
+
+
+def make_app(url: str, clock: Clock = database_clock) -> Holdfast:
+    """Declare the tasks; with a virtual clock, jobs take some of its time."""
+    app = Holdfast(url, name="shop", clock=clock)
+
+    def work(result: R) -> R:
+        if isinstance(clock, VirtualClock):
+            clock.advance(timedelta(milliseconds=random.randint(5, 80)))
+        return result
+
+    @app.task(name="shop.charge", retry=Retry(max_attempts=1))
+    def charge(order: int, amount: float) -> float:
+        if order % 40 == 2:
+            raise ConnectionError(f"the bank declined the payment for order {order}")
+        return work(amount)
+
+    @app.task(name="shop.place_order")
+    async def place_order(ctx: Context, order: int) -> None:
+        await ctx.step(reserve, order)
+        for item in ("rope", "anchor", "lamp"):
+            await ctx.step(pack, item)
+        await ctx.receive("paid")
+
+    for name in ("mail.send", "search.index", "search.check"):
+        app.task(name=name, queue=name.partition(".")[0])(work)
+    return app
+
+
+def fill_an_hour(url: str) -> None:
+    """Run jobs as if an hour passed."""
+    clock = VirtualClock(datetime.now(UTC) - timedelta(minutes=MINUTES + 1))
+    start, app = clock.now, make_app(url, clock)
+    for number in range(MINUTES * BATCHES_PER_MINUTE):
+        calls = {"shop.charge": (number, 9.5), "mail.send": ("ada@example.org",), "search.index": (number,)}
+        for name, arguments in calls.items():
+            app.registry.get(name).enqueue_many([arguments] * random.randint(1, 3))
+        app.worker(concurrency=1).drain()
+        clock.set(start + timedelta(seconds=60 / BATCHES_PER_MINUTE * (number + 1)))
+    app.close()
+
+
+def submit_graph(app: Holdfast) -> Run[object]:
+    graph = Graph("new index")
+    index, check = app.registry.get("search.index"), app.registry.get("search.check")
+    plan = graph.add(index, 0, name="plan")
+    parts = [graph.add(index, part, after=[plan], name=f"part-{part}") for part in range(1, 13)]
+    checked = graph.add(check, [part.output for part in parts], name="check")
+    gate = graph.gate("approve", type=Approval, after=[checked])
+    graph.add(index, 0, after=[gate], name="switch over")
+    return app.submit(graph)
+
+
+def take(page: Page, name: str, path: str, width: int, height: int, *, dark: bool) -> None:
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(f"http://127.0.0.1:{PORT}{path}")
+    page.wait_for_timeout(500)
+    page.screenshot(path=ROOT / "docs" / "pictures" / f"{name}.png")
+
+
+def main(chromium: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/shop.db"
+        fill_an_hour(url)
+        app = make_app(url)
+        token = Control(app.store).tokens.create("operate", None, "ada").token
+        order = app.registry.get("shop.place_order").enqueue(42)
+        failed = app.registry.get("shop.charge").enqueue(42, 9.5)
+        graph = submit_graph(app)
+        command = [str(Path(sys.executable).with_name("holdfast")), "dashboard", "--url", url, "--port", str(PORT)]
+        served = subprocess.Popen(command, env=os.environ | {"HOLDFAST_TOKEN": "0" * 32})
+        try:
+            with app.worker(), sync_playwright() as playwright:
+                time.sleep(10)  # the worker aggregates the statistics of the hour
+                browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                page = browser.new_page()
+                page.goto(f"http://127.0.0.1:{PORT}/login")
+                page.fill("input[name=token]", token)
+                page.click("button")
+                [gate] = [each for each in Control(app.store).graphs.gates(graph.id) if each.state == "waiting"]
+                take(page, "overview", "/", 1280, 720, dark=False)
+                take(page, "run", f"/runs/{order.id}", 1280, 760, dark=False)
+                take(page, "failed", f"/runs/{failed.id}", 1280, 640, dark=True)
+                take(page, "graph", f"/runs/{graph.id}", 1600, 760, dark=True)
+                take(page, "approval", f"/gates/{gate.id}", 1280, 760, dark=False)
+                browser.close()
+        finally:
+            served.terminate()
+            served.wait()
+        app.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "/usr/bin/chromium")
