@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from holdfast import Context, SyncContext, idempotency_key
 from tests.support.ledger import Ledger
+from tests.support.step_functions import step_function
 
 TABLE = "create table if not exists effects (mark text, name text)"
 MAX_PAUSE_S = 0.2
@@ -84,6 +85,7 @@ class Effects:
         self._write("kept", mark, name, kept, ctx.attempt)
         return str(kept)
 
+    @step_function
     def insert(self, connection: Any, mark: str, name: str) -> str:
         """Insert a row into a table of the application."""
         place = "?, ?" if "Sqlite" in type(connection).__name__ else "%s, %s"

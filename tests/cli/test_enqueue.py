@@ -37,7 +37,7 @@ def test_tasks_are_listed_without_asking_a_database(shell, shop):
     result = shell("tasks", "--app", shop)
     assert result.exit_code == 0
     rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()[1:]}
-    assert rows[f"{module}.add"] == ["default", "thread", "3", "-", f"{module}.py:7"]
+    assert rows[f"{module}.add"] == ["default", "thread", "10", "-", f"{module}.py:7"]
     assert rows[f"{module}.send"][:5] == ["mail", "loop", "5", "1", "min"]
     told = {task["name"]: task for task in shell.json("tasks", "--app", shop)}
     assert (told["boom"]["max_attempts"], told["boom"]["queue"]) == (1, "default")

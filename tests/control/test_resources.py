@@ -227,7 +227,7 @@ def test_tasks_are_listed_as_their_authors_declared_them():
     app.task(name="b", queue="mail", retry=Retry(max_attempts=7), timeout=30, deadline=60, aliases=["old"])(work)
     app.task(name="a")(test_empty_database_shows_nothing)
     a, b = Control(app.store, app.registry).tasks.list()
-    assert (a.name, a.queue, a.run_in, a.max_attempts, a.timeout) == ("a", "default", "thread", 3, None)
+    assert (a.name, a.queue, a.run_in, a.max_attempts, a.timeout) == ("a", "default", "thread", 10, None)
     assert (b.name, b.queue, b.max_attempts, b.timeout, b.deadline, b.aliases) == ("b", "mail", 7, 30, 60, ("old",))
     assert a.defined is not None
     assert a.defined.rpartition(":")[0].endswith("tests/control/test_resources.py")

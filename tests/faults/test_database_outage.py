@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Retry, SyncContext
+from tests.support.step_functions import step_function
 from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
@@ -29,10 +30,12 @@ class OutageScenario:
         with psycopg.connect(self.url) as own:
             own.execute("create table effects (name text)")
 
+    @step_function
     def insert(self, connection, name):
         connection.execute("insert into effects values (%s)", (name,))
         return name
 
+    @step_function
     def insert_while_it_dies(self, connection, name):
         """Stop the server between two statements, once."""
         self.insert(connection, name)

@@ -105,7 +105,9 @@ def test_the_constraints_of_postgres_refuse_values_that_overflow(postgres_url):
 def test_the_migration_replaces_values_out_of_bounds(database_url, monkeypatch):
     """Otherwise the constraints would refuse every later change of such rows."""
     known = migrate.migrations()
-    before = tuple(each for each in known if each.name < "0020")
+    [bounds] = [each for each in known if each.name == "0020_bounds.sql"]
+    before = tuple(each for each in known if each is not bounds)  # later ones too: this code needs their columns
+    bounds = msgspec.structs.replace(bounds, number=known[-1].number + 1)
     monkeypatch.setattr(migrate, "migrations", lambda: before)
     old = StoreHarness(database_url)
     ids = [old.add() for _ in range(2)]
@@ -114,7 +116,7 @@ def test_the_migration_replaces_values_out_of_bounds(database_url, monkeypatch):
     )
     rows = [old.row(id) for id in ids]
     old.close()
-    monkeypatch.setattr(migrate, "migrations", lambda: known)
+    monkeypatch.setattr(migrate, "migrations", lambda: (*before, bounds))
     new = StoreHarness(database_url)
     assert new.store.prepare()[0].startswith("0020")
     assert new.row(ids[0]) == rows[0] | {"attempt": 0, "deadline": None, "records": 0}

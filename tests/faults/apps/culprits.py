@@ -183,7 +183,7 @@ async def hang_in_transaction(ctx: Context, n: int) -> None:
         note(f"hang{n}")
         for_ever.wait()
 
-    await ctx.transaction(wait)
+    await ctx.transaction(wait, name="wait")
 
 
 @app.task(name="write", retry=ONCE)
