@@ -1,4 +1,4 @@
-"""Rules of the project that tests check: docstrings, exports, errors, SQL files, import cost."""
+"""Rules of the project that tests check: docstrings, exports, errors, SQL files, import cost, supply chain."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -151,3 +152,40 @@ def head_of(statement: str) -> tuple[str, str, str]:
         comment for comment in comments if not comment.startswith("only:") and comment not in ("packed", "counted")
     ]
     return name.strip(), only, " ".join(summary)
+
+
+# Supply chain
+
+PINNED_BY_TAG = {"github/codeql-action/init", "github/codeql-action/analyze"}
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PIN = re.compile(r"^[A-Za-z0-9_.-]+==\S+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_workflows_pin_their_actions_and_tools_and_have_few_permissions(file):
+    text = file.read_text()
+    for action, version in re.findall(r"uses: ([^@\s]+)@(.+)", text):
+        assert action in PINNED_BY_TAG or re.fullmatch(r"[0-9a-f]{40} # v[0-9.]+", version), f"{action}@{version}"
+    assert re.search(r"^permissions:\n  contents: read$", text, re.MULTILINE)
+    assert "pull_request_target" not in text
+    for command in re.findall(r"pipx run (.+)", text):
+        assert re.match(r"--spec [a-z-]+==[0-9.]+ ", command), command
+
+
+def test_every_pinned_version_has_hashes_and_no_address_of_an_index():
+    text = (ROOT / "constraints.txt").read_text()
+    assert len(PIN.findall(text)) == text.count("==") > 100
+    for name in ("constraints.txt", "pyproject.toml", "dev"):
+        assert not re.search(r"index-url|find-links|pypi\.org|/simple", (ROOT / name).read_text()), name
+
+
+def test_dependencies_of_users_have_an_upper_bound_and_the_build_is_pinned():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = pyproject["project"]["optional-dependencies"]
+    required = [*pyproject["project"]["dependencies"]]
+    for name in ("postgres", "dashboard", "otel", "prometheus", "uvloop"):
+        required += extras[name]
+    assert [each for each in required if "<" not in each] == ["tzdata"]  # its version is a date
+    (build,) = pyproject["build-system"]["requires"]
+    assert build in extras["dev"]
+    assert f"{build} \\" in (ROOT / "constraints.txt").read_text()
