@@ -94,7 +94,7 @@ def test_message_on_another_topic_is_kept_with_a_note(shell, voyages):
 def test_a_finished_run_gets_no_messages(shell, voyages):
     result = shell("send", voyages.failed, "orders", "1", "--url", voyages.url)
     assert result.exit_code == 2
-    assert f"run {voyages.failed} is failed; only unfinished runs receive messages" in result.stderr
+    assert f"run {voyages.failed} is failed; only unfinished runs receive messages: retry it first" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

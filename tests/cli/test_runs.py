@@ -180,7 +180,7 @@ def test_retry_sends_failed_runs_back_and_leaves_unfinished_ones(shell, busy):
 def test_retry_of_a_run_that_is_done_is_refused(shell, busy):
     result = shell("retry", busy.done, "--url", busy.url)
     assert result.exit_code == 1
-    assert "only failed and cancelled runs can be retried" in result.stderr
+    assert "only failed and cancelled runs can be retried: fork it to run it again" in result.stderr
 
 
 def test_cancel_and_retry_as_json_tell_of_each_run(shell, busy):

@@ -111,7 +111,7 @@ def test_a_fork_has_the_checkpoints_before_its_step_and_leaves_the_original_alon
     run = chain.enqueue("x")
     drain(app)
     before = run.info()
-    fork = run.fork(from_step="second")
+    fork = run.fork(from_step="second", by="ada")
     drain(app)
     assert fork.id != run.id
     assert fork.result(timeout=5) == run.result(timeout=5) == ["first", 2, [6, 7], "second", "x"]
@@ -119,16 +119,18 @@ def test_a_fork_has_the_checkpoints_before_its_step_and_leaves_the_original_alon
     assert run.info() == before
     entry = fork.history()[1]
     assert (entry.kind, entry.data["from"], entry.data["from_step"]) == ("forked", str(run.id), "second")
+    assert entry.data["by"] == "ada"
 
 
-def test_a_fork_in_the_body_is_refused_and_inside_a_step_it_works(app, chain, ledger):
+def test_a_fork_or_retry_in_the_body_is_refused_and_inside_a_step_it_works(app, chain, ledger):
     forked = chain.enqueue("end")
     drain(app)
 
     @app.task(name="forker", retry=Retry(max_attempts=1))
     def forker(ctx: SyncContext) -> str:
-        with pytest.raises(TaskError, match=r"fork.*inside a step"):
-            forked.fork()
+        for verb in (forked.fork, forked.retry):
+            with pytest.raises(TaskError, match=rf"{verb.__name__}\(\).*inside a step"):
+                verb()
         return ctx.step(lambda: str(forked.fork().id), name="fork")
 
     run = forker.enqueue()

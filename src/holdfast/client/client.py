@@ -107,6 +107,7 @@ class Client:
         return self.store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
+        refuse_in_body("retry", "call it inside a step")
         return self.store.actions.retry(str(id), check_actor(by))
 
     def fork(
@@ -116,6 +117,7 @@ class Client:
         from_step: str | None,
         args: tuple[Any, ...] | None,
         kwargs: Mapping[str, Any] | None = None,
+        by: str | None = None,
     ) -> Run[Any]:
         refuse_in_body("fork", "call it inside a step")
         if args is not None and not isinstance(args, tuple | list):
@@ -127,7 +129,7 @@ class Client:
             text = self._registry.get(task).signature.encode(tuple(args or ()), dict(kwargs or {}))
         if from_step is not None:
             check_name(from_step, "from_step", MAX_KEY_CHARS)
-        self.store.actions.fork(str(id), str(fork := new_id()), from_step, text)
+        self.store.actions.fork(str(id), str(fork := new_id()), from_step, text, check_actor(by))
         return self.handle(fork, task)
 
     def send(self, id: UUID, task: str, topic: str, payload: Any, by: str | None = None) -> None:

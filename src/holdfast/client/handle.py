@@ -149,6 +149,8 @@ class Run(Generic[R_co]):
         from_step: str | None = None,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        by: str | None = None,
     ) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints up to a step.
 
@@ -157,18 +159,21 @@ class Run(Generic[R_co]):
                 beginning.
             args: Positional arguments for the new run. With `args` or `kwargs`, they replace all arguments.
             kwargs: Keyword arguments for the new run.
+            by: Who forks it, for the history.
         """
         reject_in_event_loop("fork")
-        return self._client.fork(self.id, self.task, from_step, args, kwargs)
+        return self._client.fork(self.id, self.task, from_step, args, kwargs, by)
 
     async def afork(
         self,
         from_step: str | None = None,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        by: str | None = None,
     ) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints. The awaitable form of `fork`."""
-        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args, kwargs)
+        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args, kwargs, by)
 
     def send(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
         """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.

@@ -8,12 +8,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import RunFinished
 from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.model.step_keys import key_label
 from holdfast.store import Store
-from holdfast.store.run_actions import refuse_node_retry
+from holdfast.store.run_actions import refuse_done_retry, refuse_node_retry
 from holdfast.store.run_queries import NodeRow, RunDetailRow, RunRow, StepRow
 from holdfast.store.run_tree import parse_spawn_key
 
@@ -75,7 +74,7 @@ class RetryPreviewer:
     def preview(self, row: RunRow, details: RunDetailRow) -> RetryPreview:
         """Preview a retry. Raises the error that the retry would raise."""
         if row.state in ("done", "skipped"):
-            raise RunFinished(f"run {row.id} is {row.state}; only failed and cancelled runs can be retried")
+            raise refuse_done_retry(row.id, row.state, row.kind)
         if row.state not in FINAL_STATES:
             return self._of(row, "none", f"it is unfinished ({row.state}): a retry changes nothing")
         if row.node is not None:

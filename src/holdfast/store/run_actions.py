@@ -63,7 +63,7 @@ class RunActions(StoreModule):
         def work(tx: Tx) -> bool:
             run = _lock_run(tx, id)
             if run.state in ("done", "skipped"):
-                raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
+                raise refuse_done_retry(id, run.state, run.kind)
             if run.state not in FINAL_STATES:
                 return False
             if run.node is not None:
@@ -141,7 +141,8 @@ class RunActions(StoreModule):
             if run.kind is not None:
                 raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
             if run.state in FINAL_STATES:
-                raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages")
+                instead = ": retry it first" if run.state in ("failed", "cancelled") else ""
+                raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages{instead}")
             topic, payload, data = prepare(tx)
             topics.append(topic)
             message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
@@ -189,6 +190,12 @@ def _lock_run(tx: Tx, id: str) -> LockedRun:
     if not found:
         raise RunNotFound.of(id)
     return found[id]
+
+
+def refuse_done_retry(id: str, state: str, kind: str | None) -> RunFinished:
+    """Return the error for a retry of a run that is done or skipped."""
+    instead = ": fork it to run it again" if kind is None and state == "done" else ""
+    return RunFinished(f"run {id} is {state}; only failed and cancelled runs can be retried{instead}")
 
 
 def refuse_node_retry(id: str, node: str, graph: str) -> GraphError:
