@@ -152,6 +152,74 @@ def test_a_renamed_step_of_a_sync_function_is_recorded_as_drift(make_app, effect
     assert (state(run), entry.data["renamed"]) == ("waiting", {"charge": "charge_card"})
 
 
+BEFORE = ("a", "b", "$wait", "c", "d")
+
+
+def report_after_each(ctx, effects, names):
+    """Yield the calls of a function that reports its progress after each step."""
+    for number, name in enumerate(names, 1):
+        yield ctx.wait_for("go") if name == "$wait" else ctx.step(effects.note, name)
+        yield ctx.progress(number, len(names))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize(
+    "after",
+    [
+        ("b", "$wait", "c", "d"),
+        ("a", "$wait", "c", "d"),
+        ("a", "renamed", "$wait", "c", "d"),
+        ("a", "b"),
+        ("a",),
+        ("a", "b", "$wait", "c", "d"),
+    ],
+    ids=" ".join,
+)
+def test_progress_continues_after_recorded_steps_were_removed_or_renamed(make_app, effects, sync, after):
+    def deploy(names):
+        app = make_app()
+
+        async def work(ctx: Context) -> None:
+            for call in report_after_each(ctx, effects, names):
+                await call
+
+        def sync_work(ctx: SyncContext) -> None:
+            for _ in report_after_each(ctx, effects, names):
+                pass
+
+        return app, app.task(name="work", retry=ONCE)(sync_work if sync else work)
+
+    app, work = deploy(BEFORE)
+    run = work.enqueue()
+    drain(app)
+    assert run.info().progress.done == 2
+    app, _ = deploy(after)
+    app.emit("go")
+    drain(app)
+    progress = run.info().progress
+    assert (state(run), progress.done, progress.total) == ("done", len(after), len(after))
+
+
+def test_the_last_report_before_a_wait_is_shown_though_a_recorded_step_was_removed(release, effects):
+    async def before(ctx):
+        await ctx.step(effects.note, "a")
+        await ctx.step(effects.note, "b")
+        await ctx.progress(2, 5)
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        await ctx.step(effects.note, "a")
+        await ctx.progress(3, 5)
+        await ctx.wait_for("other")
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(release.deploy(after))
+    assert (state(run), run.info().progress.done) == ("waiting", 3)
+
+
 def test_steps_that_the_code_has_not_reached_yet_are_no_drift(release, effects, ledger):
     async def before(ctx):
         await ctx.step(effects.note, "ada", name="charge")

@@ -166,6 +166,8 @@ class AsyncExecutor(Executor):
             end = failed_end(attempt, self.plans, error)
         finally:
             current_scope.reset(token)
+            if progress := self.plans.late_progress():
+                self._submit_unawaited(progress)
             self.close()
         suspended = attempt.stop_reason == "suspend"
         if drift := self.plans.history.drift(returned=end.kind == "done", suspended=suspended):

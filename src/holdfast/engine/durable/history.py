@@ -136,6 +136,11 @@ class RecordedHistory:
             self._consumed_to = checkpoint.n
         return checkpoint
 
+    @property
+    def expects_more(self) -> bool:
+        """Whether the code hasn't reached the last recorded outcome yet."""
+        return bool(self.unconsumed) and self.numbers[-1] > self._consumed_to
+
     def idempotency_name(self, key: str) -> str:
         """Return the name of a step in its idempotency key, which differs after the step was undone."""
         if not self._undo_counts:

@@ -116,7 +116,8 @@ class OperationPlans:
     """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
     __slots__ = (
-        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_joined_outcomes",
+        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
+        "_is_replaying", "_joined_outcomes",
         "_reader", "_spawned", "_step_record", "_timeouts", "_unused_numbers", "claim", "compensations", "has_undos",
         "has_waited", "history", "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
@@ -151,6 +152,9 @@ class OperationPlans:
         self._spawned: dict[str, Any] | None = None
         self._joined_outcomes: dict[str, Sequence[ChildOutcome]] = {}
         """By key of the spawn; copied from another run's history."""
+        self._is_replaying = bool(history.unconsumed)
+        """False once an operation has completed that wasn't recorded: then the code has passed what is recorded."""
+        self._held_progress: str | None = None
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
@@ -212,6 +216,7 @@ class OperationPlans:
             self.has_undos = True
         result: StepResult = await executor.run_step(operation, key)
         await executor.write(self.step_record(key, result, operation.undo is not None))
+        self._is_replaying = False
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self._raise(result.n, failure)
@@ -254,6 +259,7 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         result: StepResult = await executor.run_transaction(operation, key)
+        self._is_replaying = False
         if result.error is not None:
             await executor.write(self._failure_record(key, result, result.error))
             self._raise(result.n, step_failure(operation.name, result.error, (), result.exception))
@@ -335,7 +341,9 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        return await executor.wait(commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read)
+        result = await executor.wait(commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read)
+        self._is_replaying = False
+        return result
 
     # Events and other runs
 
@@ -351,7 +359,9 @@ class OperationPlans:
         new = command(self.next_number(), key)
         if isinstance(new, commands.SpawnCommand) and new.kind == "spawn":
             return key, await executor.write_ahead(new)
-        return key, await executor.write(new)
+        value = await executor.write(new)
+        self._is_replaying = False
+        return key, value
 
     async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event
@@ -377,6 +387,7 @@ class OperationPlans:
             await executor.stop_at_unrecorded(key)
         new = self._client.new_run(operation.request)
         id = decode(await executor.write(commands.EnqueueCommand(self.run_token, self.next_number(), key, new)))
+        self._is_replaying = False
         return self._client.handle(UUID(id), task, created=id == new.id)
 
     async def spawn(self, executor: PlanExecutor, operation: op.Spawn) -> Any:
@@ -454,6 +465,7 @@ class OperationPlans:
         target = format_spawn_key(self.claim.generation, spawn)
         wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
         result: WaitResult = await executor.wait(wait, read, child)
+        self._is_replaying = False
         return result.n, _only_failed(result.data, result.outcome.value)
 
     def _read_child(self, spawn: str) -> list[ChildOutcome]:
@@ -494,8 +506,25 @@ class OperationPlans:
         return UUID(value) if operation.kind == "uuid" else value
 
     async def progress(self, executor: PlanExecutor, operation: op.ProgressReport) -> Any:
-        if not self.history.unconsumed and not self.replay_only:
-            await executor.write(commands.ProgressCommand(self.run_token, operation.text))
+        if self.replay_only:
+            return
+        current = current_scope.get()
+        is_in_step = current is not None and current.step is not None
+        if self._is_replaying and not is_in_step and self.history.expects_more:
+            self._held_progress = operation.text
+            return
+        self._held_progress = None
+        await executor.write(commands.ProgressCommand(self.run_token, operation.text))
+
+    def late_progress(self) -> commands.ProgressCommand | None:
+        """Return the last progress report of the code, if it was taken for a repeated one.
+
+        A replay doesn't repeat reports: they would turn the progress back. While outcomes are recorded that the code
+        hasn't reached, a report may be a repeated one. It wasn't, if the code stopped without reaching them, because
+        their steps were removed or renamed.
+        """
+        held, self._held_progress = self._held_progress, None
+        return None if held is None or not self.history.unconsumed else commands.ProgressCommand(self.run_token, held)
 
     async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
