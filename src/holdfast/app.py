@@ -446,7 +446,7 @@ class Holdfast:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """List runs, newest first, one page at a time.
+        """List runs, newest first, one page at a time, without their results.
 
         Args:
             state: Only runs in this state.

@@ -124,7 +124,8 @@ def test_machine_is_enqueued_by_state_name_and_fields(shell, hidden):
         result = shell("enqueue", "signup", *words, "--app", target(hidden))
         assert result.exit_code == 0, result.output
     hidden.app.worker().drain()
-    assert [run.result for run in hidden.app.runs(task="signup")] == ["hello Ada", "hello Ada"]
+    found = [hidden.app.get_run(run.id).result() for run in hidden.app.runs(task="signup")]
+    assert found == ["hello Ada", "hello Ada"]
     wrong = shell("enqueue", "signup", '{"state": "Nope", "fields": {}}', "--app", target(hidden))
     assert wrong.exit_code == 2
     assert 'like Greet(…), or as JSON {"state": "Greet", "fields": {…}}' in wrong.stderr

@@ -24,7 +24,9 @@ from tests.support.store_harness import StoreHarness, end_of
 
 ONLY_POSTGRES = {"add_new_runs"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
-SIZED = {"claim", "pick_limited", "list_failed_tries"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
+SIZED = {
+    "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs"
+} | {name for name in HOT if name.startswith(("newest_", "some_"))}  # fmt: skip
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
     "find_keys", "redirect_keys", "find_joined_calls", "return_unread_messages", "return_messages",

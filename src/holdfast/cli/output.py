@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -38,6 +39,11 @@ STYLES = {
     "idle": "green",
 }
 GAP = 2
+MAX_INDENTED_BYTES = 1024 * 1024
+"""Longer JSON documents aren't indented: indentation may be a hundred times as long."""
+CHUNK_CHARS = 64 * 1024
+"""How much text is escaped at once."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 MIN_WIDTH = 12
 """A truncated column keeps this many characters."""
 
@@ -65,8 +71,14 @@ class TreeNode(NamedTuple):
 
 def escape_control(text: object, *, lines: bool = False) -> str:
     """Escape control characters, so that text can't control the terminal; `lines` keeps line breaks and tabs."""
-    kept = "\n\t" if lines else ""
-    return "".join(c if _is_printable(c) or c in kept else ascii(c)[1:-1] for c in str(text))
+    given, kept = str(text), "\n\t" if lines else ""
+    if given.isprintable():
+        return given
+    parts = (given[at : at + CHUNK_CHARS] for at in range(0, len(given), CHUNK_CHARS))
+    return "".join(
+        part if part.isprintable() else "".join(c if _is_printable(c) or c in kept else ascii(c)[1:-1] for c in part)
+        for part in parts
+    )
 
 
 def _is_printable(c: str) -> bool:
@@ -79,10 +91,22 @@ def is_interactive() -> bool:
 
 
 def show_json(value: Any, *, compact: bool = False) -> None:
-    """Print one JSON document in ASCII, which every locale can print."""
+    """Print one JSON document in ASCII, which every locale can print; a very large one without indentation."""
     import msgspec
 
-    click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=None if compact else 2))
+    data = msgspec.json.encode(value, enc_hook=str)
+    if not compact and len(data) <= MAX_INDENTED_BYTES:
+        data = msgspec.json.format(data, indent=2)
+    elif compact:
+        data = msgspec.json.format(data, indent=0)
+    text = data.decode()
+    for at in range(0, len(text), CHUNK_CHARS):
+        click.echo(_NOT_ASCII.sub(_json_escape, text[at : at + CHUNK_CHARS]), nl=False)
+    click.echo()
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def show_table(columns: Sequence[TableColumn], rows: Rows, empty: str) -> None:

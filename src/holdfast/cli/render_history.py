@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
 from holdfast.control.history_text import describe_entry, entry_label
 from holdfast.model.history import Entry
@@ -244,6 +246,8 @@ def retrying(step: UnfinishedStep) -> str:
 
 def plain(value: Any) -> str:
     """Format a value as JSON on one line; long values are truncated unless the terminal does it."""
+    if isinstance(value, msgspec.Raw):
+        return arguments_line(value, MAX_VALUE_CHARS)
     text = "" if value is None else json.dumps(value, ensure_ascii=False)
     return text if is_interactive() else cut(text, MAX_VALUE_CHARS)
 

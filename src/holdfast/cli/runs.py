@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from holdfast.cli.completion import complete_nodes, complete_runs
 from holdfast.cli.options import DURATION, build_filter, filter_options
@@ -27,6 +28,7 @@ from holdfast.cli.output import (
 from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tree
 from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, retrying, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.names import counted
 from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
@@ -138,7 +140,8 @@ def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) 
     For a durable function, this includes its steps with durations and results, failed tries of steps with their
     arguments, its children and its pending waits; for a graph, its nodes in layers with their states and dependencies,
     and its open gates. RUN is a run id or a unique prefix of at least four characters. NODE is the name of a node; more
-    names descend into nested graphs. Long values are truncated on a terminal; --json prints everything.
+    names descend into nested graphs. Long values are truncated on a terminal. --json prints whole values, up to 8 MB in
+    total, and the last 1,000 steps and history entries; others are counted.
 
     \b
     Examples:
@@ -238,6 +241,9 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
         show_tree(graph_tree(details.graph))
     click.echo("\nhistory")
     show_tree(history_tree(details))
+    if details.more_history or details.more_steps:
+        earlier = f"{counted(details.more_history, 'earlier entry', 'earlier entries')} and "
+        note(f"{earlier}{counted(details.more_steps, 'earlier step')} aren't shown")
     if details.graph is not None and is_interactive():
         note(f"details of a node: holdfast show {info.id} NODE")
 
@@ -259,7 +265,7 @@ def _result(details: RunDetails) -> str:
 
 def _json(value: Any) -> str:
     """Format a value as JSON on one line."""
-    return json.dumps(value, ensure_ascii=False)
+    return bytes(value).decode() if isinstance(value, msgspec.Raw) else json.dumps(value, ensure_ascii=False)
 
 
 def _held(details: RunDetails) -> str | None:

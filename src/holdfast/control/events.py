@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import PayloadError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.codec import display_value, encode
+from holdfast.model.codec import encode
 from holdfast.model.names import check_name
+from holdfast.model.previews import PayloadView
 from holdfast.store import Store
-from holdfast.store.waits import WaiterRow, event_target
+from holdfast.store.waits import EmittedRow, NamedEventRow, WaiterRow, event_target
 
 MAX_EVENTS = 1000
 MAX_WAITERS = 100
@@ -101,12 +100,13 @@ class EventControl:
         """
         rows = self._store.events.named(_event(name), _tenant(tenant))
         waiters = self._store.events.waiters([row.target for row in rows], MAX_WAITERS) if rows else []
+        payloads = self._payloads(rows)
         found = [
             EventInfo(
                 name=name,
                 tenant=row.tenant,
                 emitted_at=to_datetime_or_none(row.emitted_at),
-                payload=None if row.payload is None else self._payload(row.payload),
+                payload=None if row.payload_bytes is None else payloads(row.target, row.payload_bytes),
                 waiters=_waiters(each for each in waiters if each.target == row.target),
             )
             for row in rows
@@ -127,23 +127,25 @@ class EventControl:
         size = min(limit, MAX_EVENTS)
         awaited, some_awaited = self._store.events.awaited(_tenant(tenant), size)
         emitted, some_emitted = self._store.events.emitted(_tenant(tenant), size)
+        payloads = self._payloads(emitted)
         return EventList(
             awaited=[
                 AwaitedEvent(row.name, row.tenant, row.waiters, to_datetime(row.since), UUID(row.run), row.task)
                 for row in awaited
             ],
             emitted=[
-                EmittedEvent(row.name, row.tenant, to_datetime(row.emitted_at), self._payload(row.payload))
+                EmittedEvent(row.name, row.tenant, to_datetime(row.emitted_at), payloads(row.target, row.payload_bytes))
                 for row in emitted
             ],
             partial=some_awaited or some_emitted,
         )
 
-    def _payload(self, stored: str) -> Any:
-        """Decode a stored payload for display; return an unreadable one as it is."""
-        with suppress(PayloadError):
-            return display_value(self._store.queries.unpack(stored) or "null")
-        return stored
+    def _payloads(self, rows: Sequence[EmittedRow] | Sequence[NamedEventRow]) -> Callable[[str, int], Any]:
+        """Read payloads for one response; return a function that decodes that of an event, given its stored size."""
+        view = PayloadView(self._store.payloads)
+        chosen = view.choose((row.target, row.payload_bytes) for row in rows)
+        found = self._store.events.payloads(chosen) if chosen else {}
+        return lambda target, size: view.arguments(found.get(target), size)
 
 
 def _waiters(rows: Iterable[WaiterRow]) -> list[WaitingRun]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
@@ -10,10 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, GraphError, PayloadError
+from holdfast.control.run_payloads import RunPayloads
+from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.codec import display_value
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
@@ -152,38 +152,22 @@ class GateControl:
             raise GraphError(f"run {id} is not a gate")
         graph = self._reader.row(UUID(row.parent))
         gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
+        payloads = RunPayloads(self._store)
+        details = payloads.details(row.id)
         before = self._store.queries.dependency_outcomes(row.parent, row.id, MAX_DEPENDENCIES + 1)
         after = self._store.queries.dependents(row.id, MAX_DEPENDENCIES + 1)
-        output = self._store.queries.unpack(row.result)
         return GateDetails(
             **msgspec.structs.asdict(gate_info(gate)),
             task=graph.task,
             tenant=graph.tenant,
-            depends_on=[self._dependency(each) for each in before[:MAX_DEPENDENCIES]],
+            depends_on=_dependencies(before[:MAX_DEPENDENCIES], payloads),
             more_depends_on=len(before) > MAX_DEPENDENCIES,
             dependents=[
                 GateDependent(node, UUID(str(each)), kind or "task", task, state)
                 for each, node, kind, task, state in after[:MAX_DEPENDENCIES]
             ],
             more_dependents=len(after) > MAX_DEPENDENCIES,
-            output=None if output is None else _readable(output),
-            error=None if row.error is None else error_from_json(row.error),
-        )
-
-    def _dependency(self, row: DependencyRow) -> GateDependency:
-        result = None
-        if row.state == "done" and row.kind == "graph":
-            result = self._reader.graph_result(str(row.id), row.options)
-        elif row.result is not None:
-            result = _readable(row.result)
-        return GateDependency(
-            name=row.node,
-            id=UUID(str(row.id)),
-            kind="task" if row.kind is None else row.kind,  # type: ignore[arg-type]
-            task=row.task,
-            state=row.state,
-            args=None if row.kind is not None or row.args is None else _readable(row.args),
-            result=result,
+            output=None if details is None else payloads.view.arguments(details.result, details.result_bytes),
             error=None if row.error is None else error_from_json(row.error),
         )
 
@@ -223,8 +207,27 @@ def _decided_by(data: str | None) -> str | None:
     return None
 
 
-def _readable(text: str) -> Any:
-    """Decode a stored payload for display; return unreadable text as it is."""
-    with suppress(PayloadError):
-        return display_value(text)
-    return text
+def _dependencies(rows: Sequence[DependencyRow], payloads: RunPayloads) -> list[GateDependency]:
+    """Build the nodes before a gate, with their arguments and results."""
+    tasks = [row for row in rows if row.kind is None]
+    args = payloads.stored("read_arguments", [(str(row.id), row.args_bytes) for row in tasks])
+    results = payloads.stored("read_results", [(str(row.id), row.result_bytes) for row in rows if row.kind != "graph"])
+    found = []
+    for row in rows:
+        id = str(row.id)
+        result = payloads.view.arguments(results.get(id), row.result_bytes)
+        if row.state == "done" and row.kind == "graph":
+            result = payloads.graph_result(id, row.options)
+        found.append(
+            GateDependency(
+                name=row.node,
+                id=UUID(id),
+                kind="task" if row.kind is None else row.kind,  # type: ignore[arg-type]
+                task=row.task,
+                state=row.state,
+                args=None if row.kind is not None else payloads.view.arguments(args.get(id), row.args_bytes),
+                result=result,
+                error=None if row.error is None else error_from_json(row.error),
+            )
+        )
+    return found

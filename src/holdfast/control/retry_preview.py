@@ -92,7 +92,7 @@ class RetryPreviewer:
     # Tasks
 
     def _task(self, row: RunRow, details: RunDetailRow) -> RetryPreview:
-        steps = self._store.queries.all_steps(row.id)
+        steps = self._store.queries.step_outline(row.id)
         current = [step for step in steps if step.generation >= 0]
         undone = {int(step.value or 0) for step in current if step.kind == "undone"}
         first = min((step.n for step in current if step.n in undone), default=None)

@@ -17,29 +17,31 @@ from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
 from holdfast.control.limits import format_counter
 from holdfast.control.retry_preview import RetryPreview, RetryPreviewer
+from holdfast.control.run_payloads import RunPayloads
 from holdfast.control.steps import (
     ChildInfo,
     MessageInfo,
     StepInfo,
     StepList,
+    StepsView,
     UnfinishedStep,
     WaitInfo,
     child_of,
-    steps_of,
     waits_of,
 )
 from holdfast.errors import ConfigError, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode, display_value, encode
+from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
-from holdfast.model.previews import UNREADABLE
+from holdfast.model.previews import UNREADABLE, PayloadView
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
-from holdfast.store.run_queries import RunRow
+from holdfast.store.run_history import HistoryView
+from holdfast.store.run_queries import RunDetailRow, RunRow
 from holdfast.store.run_reader import RunReader, run_id
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
@@ -48,6 +50,8 @@ MIN_PREFIX_CHARS = 4
 MAX_CANDIDATES = 5
 MAX_CHILDREN = 50
 MAX_ANCESTORS = 10
+MAX_PARTS = 1000
+"""How many history entries and checkpoints the details of a run contain."""
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
@@ -63,6 +67,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     expires_at: datetime | None
     held: str | None
     history: list[Entry]
+    """Its last entries, oldest first."""
     ending: str | None = None
     """The final state of a run that is undoing: failed or cancelled."""
     schedule: str | None = None
@@ -72,7 +77,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     restarts: int = 0
     """How often it started over: with new arguments, or as a node of a retried graph that was done."""
     steps: list[StepInfo] = msgspec.field(default_factory=list)
-    """The checkpoints of a durable function since its last restart, in order."""
+    """The last checkpoints of a durable function since its last restart, in order."""
     unfinished_steps: list[UnfinishedStep] = msgspec.field(default_factory=list)
     """Its steps that have failed and are tried again, or whose attempt ended between two tries."""
     waits: list[WaitInfo] = msgspec.field(default_factory=list)
@@ -95,6 +100,10 @@ class RunDetails(msgspec.Struct, frozen=True):
     """Messages that didn't have the type that the function expects."""
     full_limit: str | None = None
     """The limit, with its key, that the run is parked on."""
+    more_history: int = 0
+    """How many earlier entries the history has."""
+    more_steps: int = 0
+    """How many earlier checkpoints there are."""
 
 
 class Ancestor(msgspec.Struct, frozen=True):
@@ -151,44 +160,63 @@ class RunControl:
             raise RunNotFound(f"several run ids start with {given}; give more characters: {candidates}{more}")
         return UUID(str(found[0][0]))
 
+    def summary(self, id: UUID) -> RunInfo[Any]:
+        """Return a run as in lists: without its result, and with long arguments cut."""
+        return self._reader.info_of(self._reader.row(id))
+
     def info(self, id: UUID) -> RunInfo[Any]:
-        return self._reader.info(id)
+        """Return a run with its arguments and its result, unless they are too large to show."""
+        row = self._reader.row(id)
+        payloads = RunPayloads(self._store)
+        more = payloads.details(row.id)
+        return self._reader.info_of(row) if more is None else self._info(row, more, payloads)[0]
+
+    def _info(self, row: RunRow, more: RunDetailRow, payloads: RunPayloads) -> tuple[RunInfo[Any], Any]:
+        """Return a run with its result, and its arguments; a graph's or gate's `info` has none."""
+        info = self._reader.info_of(row)
+        corrupt = [*info.corrupt, *more.corrupt]
+        args = _read("args", lambda: payloads.view.value(more.args, more.args_bytes), corrupt, UNREADABLE)
+        result = _read("result", lambda: payloads.result(row, more), corrupt)
+        shown = info.args if row.kind else args
+        return replace(info, args=shown, result=result, corrupt=tuple(dict.fromkeys(corrupt))), args
 
     def details(self, id: UUID) -> RunDetails:
         row = self._reader.row(id)
-        more = self._store.queries.details(str(id))
+        payloads = RunPayloads(self._store)
+        more = payloads.details(str(id))
         if more is None:
             raise RunNotFound.of(id)
         children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
-        info = self._reader.info_of(row) if row.kind is None else self._reader.info(id)
-        corrupt = [*info.corrupt, *more.corrupt]
-        args = _read("args", more.args, display_value, corrupt, UNREADABLE)
-        unique = _read("unique_name", more.unique_name, lambda text: decode(text, tuple[Any, Any, str])[-1], corrupt)
-        options = _read("options", more.options, lambda text: decode(text, dict[str, Any]), corrupt) or {}
+        info, args = self._info(row, more, payloads)
+        corrupt = list(info.corrupt)
+        unique = _decode("unique_name", more.unique_name, tuple[Any, Any, str], corrupt)
+        options = _decode("options", more.options, dict[str, Any], corrupt) or {}
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
-        shown = info.args if row.kind else args
-        history = self._reader.history_of(row)
-        steps = self._steps(row, history)
+        history = HistoryView(self._store, row, payloads.view)
+        steps = self._steps(row, history, payloads.view)
+        earlier_entries, earlier_steps = max(len(history) - MAX_PARTS, 0), max(len(steps) - MAX_PARTS, 0)
         return RunDetails(
-            info=replace(info, args=shown, corrupt=tuple(dict.fromkeys(corrupt))),
+            info=replace(info, corrupt=tuple(dict.fromkeys(corrupt))),
             args=args,
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
-            unique=unique,
+            unique=None if unique is None else unique[-1],
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),
             expires_at=to_datetime_or_none(more.expires_at),
             held=row.held,
-            history=history,
+            history=history.part(earlier_entries, len(history)),
+            more_history=earlier_entries,
             ending=more.ending,
             restarts=more.generation,
-            steps=steps.recorded,
+            steps=steps.part(earlier_steps, len(steps)),
+            more_steps=earlier_steps,
             unfinished_steps=steps.unfinished,
             waits=self.waits(id),
-            children=[child_of(row, self._store.payloads.unpack) for row in children[:MAX_CHILDREN]],
-            set_aside=self._set_aside(id, history) if any(entry.kind == "set_aside" for entry in history) else [],
+            children=[child_of(row, self._store.payloads) for row in children[:MAX_CHILDREN]],
+            set_aside=self._set_aside(id, history, payloads.view),
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
             full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,
@@ -221,17 +249,19 @@ class RunControl:
         return found[::-1]
 
     def steps(self, id: UUID) -> list[StepInfo]:
-        """List the checkpoints of a durable function since its last restart, in order, with superseded ones."""
+        """List the first checkpoints of a durable function since its last restart, in order, with superseded ones."""
         return self.step_list(id).recorded
 
-    def step_list(self, id: UUID) -> StepList:
-        """List the same and, as `unfinished`, the steps that have failed and are tried again."""
+    def step_list(self, id: UUID, start: int = 0, limit: int = MAX_PARTS) -> StepList:
+        """List some of them and, as `unfinished`, the steps that have failed and are tried again."""
         row = self._reader.row(id)
-        return self._steps(row, self._reader.history_of(row))
+        view = PayloadView(self._store.payloads)
+        steps = self._steps(row, HistoryView(self._store, row, view), view)
+        return StepList(steps.part(start, start + limit), steps.unfinished, len(steps))
 
-    def _steps(self, row: RunRow, history: Sequence[Entry]) -> StepList:
+    def _steps(self, row: RunRow, history: HistoryView, view: PayloadView) -> StepsView:
         since = to_datetime_or_none(row.claimed_at) if row.is_running else None
-        return steps_of(self._store.queries.all_steps(row.id), history, since, self._store.payloads.unpack)
+        return StepsView(self._store, row.id, history.about_steps(), since, view)
 
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
@@ -239,18 +269,30 @@ class RunControl:
 
     def set_aside(self, id: UUID) -> list[MessageInfo]:
         """List the messages of a run that were set aside, because they don't have the expected type."""
-        return self._set_aside(id, self._reader.history(id))
+        view = PayloadView(self._store.payloads)
+        return self._set_aside(id, HistoryView(self._store, self._reader.row(id), view), view)
 
-    def _set_aside(self, id: UUID, history: Sequence[Entry]) -> list[MessageInfo]:
-        errors = {entry.data.get("message"): entry.data.get("reason") for entry in history if entry.kind == "set_aside"}
+    def _set_aside(self, id: UUID, history: HistoryView, view: PayloadView) -> list[MessageInfo]:
+        entries = history.set_aside()
+        if not entries:
+            return []
+        errors = {entry.data.get("message"): entry.data.get("reason") for entry in entries}
+        rows = self._store.queries.set_aside_messages(str(id))
+        chosen = view.choose((n, size) for n, _, size, _ in rows)
+        payloads = self._store.queries.message_payloads(str(id), chosen) if chosen else {}
         return [
-            MessageInfo(n, topic, display_value(payload), to_datetime(sent_at), errors.get(n))
-            for n, topic, payload, sent_at in self._store.queries.set_aside_messages(str(id))
+            MessageInfo(n, topic, view.arguments(payloads.get(n), size), to_datetime(sent_at), errors.get(n))
+            for n, topic, size, sent_at in rows
         ]
 
     def history(self, id: UUID) -> list[Entry]:
-        """List the history of a run, oldest entry first."""
-        return self._reader.history(id)
+        """List the first entries of a run's history, oldest first."""
+        return self.history_part(id)[0]
+
+    def history_part(self, id: UUID, start: int = 0, limit: int = MAX_PARTS) -> tuple[list[Entry], int]:
+        """List some entries of a run's history, oldest first, and return how many there are."""
+        history = HistoryView(self._store, self._reader.row(id), PayloadView(self._store.payloads))
+        return history.part(start, start + limit), len(history)
 
     def pulse(self, id: UUID) -> str:
         """Return a hash that changes whenever the run or its children change."""
@@ -325,12 +367,14 @@ class RunControl:
         return self._registry.encode_message(self._reader.row(id).task, topic, payload)
 
 
-def _read(
-    name: str, text: str | None, read: Callable[[str], Any], corrupt: list[str], instead: str | None = None
-) -> Any:
+def _decode(name: str, text: str | None, kind: Any, corrupt: list[str]) -> Any:
+    return None if text is None else _read(name, lambda: decode(text, kind), corrupt)
+
+
+def _read(name: str, read: Callable[[], Any], corrupt: list[str], instead: str | None = None) -> Any:
     """Decode a column. If that fails, add its name to `corrupt` and return `instead`."""
     try:
-        return None if text is None else read(text)
+        return read()
     except PayloadError:
         corrupt.append(name)
         return instead

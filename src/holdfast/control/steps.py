@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -12,14 +12,19 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode, display_value, encode
+from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json
 from holdfast.model.history import Entry
-from holdfast.model.previews import displayed_arguments, listed_arguments
+from holdfast.model.payloads import Payloads
+from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.model.run import RunState
 from holdfast.model.step_keys import key_label, key_name
+from holdfast.store import Store
 from holdfast.store.run_queries import RunRow, StepRow, WaitRow
 from holdfast.store.waits import parse_event_target
+
+MAX_UNREADABLE_CHARS = 10_000
+"""How much is shown of a value that can't be decoded."""
 
 
 class StepTry(msgspec.Struct, frozen=True):
@@ -132,28 +137,83 @@ class ChildInfo(msgspec.Struct, frozen=True):
 
 
 class StepList(NamedTuple):
-    """The recorded steps of a run, and those without an outcome."""
+    """Some of the recorded steps of a run, those without an outcome, and how many recorded ones there are."""
 
     recorded: list[StepInfo]
     unfinished: list[UnfinishedStep]
+    total: int
 
 
-def steps_of(
-    rows: Sequence[StepRow], history: Sequence[Entry], running_since: datetime | None, unpack: Callable[[str], str]
-) -> StepList:
-    """Combine the checkpoints of a run with the failed tries in its history.
+class StepsView:
+    """The checkpoints of a run for operators, with the failed tries in its history: all of them, but only the values
+    of those that are shown.
 
     `running_since`: when the running attempt was claimed; None if there is none.
     """
-    undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
-    tries = _failed_tries(history)
-    recorded = []
-    for row in rows:
-        own: list[Entry] = []
-        while (left := tries.get(row.key)) and left[0].at <= to_datetime(row.at):
-            own.append(left.pop(0))
-        recorded.append(_step(row, undone.get(row.n) if row.undo else None, own, unpack))
-    return StepList(recorded, [_unfinished(key, left, running_since) for key, left in tries.items() if left])
+
+    def __init__(
+        self, store: Store, run: str, history: Sequence[Entry], running_since: datetime | None, view: PayloadView
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._view = view
+        self._rows = store.queries.step_outline(run)
+        self._undone = {_number(row.value): row.at for row in self._rows if row.kind == "undone"}
+        tries = _failed_tries(history)
+        self._tries: dict[tuple[int, int], list[Entry]] = {}
+        for row in self._rows:
+            while (left := tries.get(row.key)) and left[0].at <= to_datetime(row.at):
+                self._tries.setdefault((row.n, row.generation), []).append(left.pop(0))
+        self.unfinished = [_unfinished(key, left, running_since) for key, left in tries.items() if left]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def part(self, start: int, end: int) -> list[StepInfo]:
+        """Return some of the checkpoints, in order; the values of the last ones first if not all may be read."""
+        rows = self._rows[start:end]
+        chosen = self._view.choose(((row.n, row.generation), row.value_bytes) for row in reversed(rows))
+        values = self._store.queries.step_values(self._run, chosen) if chosen else {}
+        return [self._step(row._replace(value=values.get((row.n, row.generation)))) for row in rows]
+
+    def _step(self, row: StepRow) -> StepInfo:
+        tries = self._tries.get((row.n, row.generation), [])
+        failed = row.kind == "failed"
+        args = self._failure_arguments(row.value) if failed else None
+        undone_at = self._undone.get(row.n) if row.undo else None
+        return StepInfo(
+            n=row.n,
+            name=key_name(row.key),
+            label=key_label(row.key),
+            kind=row.kind,
+            key=row.key,
+            at=to_datetime(row.at),
+            took=row.took / MICROS_PER_SECOND
+            if row.took is not None and 0 <= row.took <= MAX_DURATION_MICROS
+            else None,
+            value=None if failed else self._value(row),
+            error=error_from_json(row.value or "") if failed else None,
+            undo=row.undo == 1,
+            undone_at=to_datetime_or_none(undone_at),
+            superseded=row.generation < 0,
+            generation=row.generation,
+            args=tries[-1].data.get("args") if args is None and tries else args,
+            tries=list(map(_try, tries)),
+        )
+
+    def _failure_arguments(self, text: str | None) -> Any:
+        """Return the arguments that are stored with the failure of a step."""
+        with suppress(PayloadError):
+            stored = decode(text or "{}", dict[str, Any]).get("step_args")
+            return None if stored is None else self._view.arguments(str(stored))
+        return None
+
+    def _value(self, row: StepRow) -> Any:
+        """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
+        with suppress(PayloadError):
+            value = self._view.value(row.value, row.value_bytes)
+            return to_datetime(value) if row.kind == "now" and isinstance(value, int) else value
+        return (row.value or "")[:MAX_UNREADABLE_CHARS]
 
 
 def _failed_tries(history: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -200,48 +260,8 @@ def _try(entry: Entry) -> StepTry:
     )
 
 
-def _failure_arguments(text: str | None, unpack: Callable[[str], str]) -> Any:
-    """Return the arguments that are stored with the failure of a step."""
-    with suppress(PayloadError):
-        stored = decode(text or "{}", dict[str, Any]).get("step_args")
-        return None if stored is None else displayed_arguments(unpack(str(stored)))
-    return None
-
-
-def _step(row: StepRow, undone_at: int | None, tries: list[Entry], unpack: Callable[[str], str]) -> StepInfo:
-    failed = row.kind == "failed"
-    args = _failure_arguments(row.value, unpack) if failed else None
-    return StepInfo(
-        n=row.n,
-        name=key_name(row.key),
-        label=key_label(row.key),
-        kind=row.kind,
-        key=row.key,
-        at=to_datetime(row.at),
-        took=row.took / MICROS_PER_SECOND if row.took is not None and 0 <= row.took <= MAX_DURATION_MICROS else None,
-        value=None if failed else _value(row.kind, row.value),
-        error=error_from_json(row.value or "") if failed else None,
-        undo=row.undo == 1,
-        undone_at=to_datetime_or_none(undone_at),
-        superseded=row.generation < 0,
-        generation=row.generation,
-        args=tries[-1].data.get("args") if args is None and tries else args,
-        tries=list(map(_try, tries)),
-    )
-
-
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.removeprefix("-").isdigit() else 0
-
-
-def _value(kind: str, text: str | None) -> Any:
-    """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
-    if text is None:
-        return None
-    with suppress(PayloadError):
-        value = display_value(text)
-        return to_datetime(value) if kind == "now" and isinstance(value, int) else value
-    return text
 
 
 def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
@@ -276,7 +296,7 @@ def _awaited(row: WaitRow) -> str | None:
     return key_label(row.key).partition(" ")[2] or None
 
 
-def child_of(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
+def child_of(run: RunRow, payloads: Payloads) -> ChildInfo:
     generation, _, key = (run.spawn_key or "").partition(":")
     return ChildInfo(
         id=UUID(run.id),
@@ -289,5 +309,5 @@ def child_of(run: RunRow, unpack: Callable[[str], str]) -> ChildInfo:
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),
         error=None if run.error is None else error_from_json(run.error),
-        args=None if run.kind else listed_arguments(run.args, run.args_bytes, unpack),
+        args=None if run.kind else listed_arguments(run.args, run.args_bytes, payloads),
     )

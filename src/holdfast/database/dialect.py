@@ -12,6 +12,7 @@
 | `{raw(x)}` | a column as stored; on SQLite, text and blobs in hexadecimal, marked by \\1t and \\1b |
 | `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
 | `{listed_args(r)}` | arguments of run `r` and their size in bytes: all if short, their start, or null if very long |
+| `{listed_run(r)}` | the columns of run `r` in `shown_runs`, but no result, which may be large |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
 | `{lock}` | lock the selected rows |
@@ -54,6 +55,11 @@ MAX_LISTED_ARGS_BYTES = 2000
 MAX_CUT_ARGS_BYTES = 32 * 1024
 """Of longer arguments, lists read only the size: SQLite would read all of them to cut them."""
 CUT_ARGS_CHARS = 200
+SHOWN_RUN_COLUMNS = (
+    "id queue task state priority attempt crashes error result created_at started_at finished_at session tenant tags "
+    "due_at claimed_at held parent progress undoing kind node spawn_key place options seq"
+)
+"""The columns of the view `shown_runs`, in its order."""
 MAX_TURN = 2**62
 """Turns beyond are corrupt; they don't count, so that no other turn overflows."""
 
@@ -128,6 +134,12 @@ class Dialect(ABC):
                     where l.queue = (select q.queue from {{schema}}lanes q where q.id = {run}.lane)
                 ) turns
             ) end"""
+
+    @staticmethod
+    def _listed_run(run: str) -> str:
+        return ", ".join(
+            "cast(null as text)" if name == "result" else f"{run}.{name}" for name in SHOWN_RUN_COLUMNS.split()
+        )
 
     @staticmethod
     def _listed_args(run: str) -> str:

@@ -33,6 +33,7 @@ CODEC_MISSING = "the payload was written with a codec or key that this app doesn
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
 _TIME_WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d:\d\d")
+_ESCAPED_PRINTABLE = re.compile(r"\\u00[2-7]")
 _BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
@@ -104,6 +105,7 @@ _encode = msgspec.json.Encoder(enc_hook=_replace).encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _pack = msgspec.msgpack.Encoder(enc_hook=_replace).encode
 _decode_plain = msgspec.json.Decoder().decode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def encode(value: Any, what: str = "the value", of: str = "") -> str:
@@ -156,7 +158,20 @@ def display_value(text: str) -> Any:
     if is_encoded(text):
         return ENCODED_PLACEHOLDER
     value = decode(text)
-    return mask_secrets(value) if f'"{SECRET_KEY}"' in text else value
+    return mask_secrets(value) if may_have_secrets(text) else value
+
+
+def may_have_secrets(text: str) -> bool:
+    """Return whether a JSON text may have a secret. Other programs may write any character as an escape."""
+    return f'"{SECRET_KEY}"' in text or _ESCAPED_PRINTABLE.search(text) is not None
+
+
+def json_for_display(text: str) -> msgspec.Raw:
+    """Return a JSON text without secrets as it is, for display: decoded, it may take forty times the memory."""
+    try:
+        return _decode_raw(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise PayloadError(f"the stored JSON can't be decoded: {error}") from error
 
 
 def canonical(value: Any, what: str = "the value") -> str:

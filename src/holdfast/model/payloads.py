@@ -101,30 +101,49 @@ class Payloads:
 
     def unpack(self, text: str) -> str:
         """Return the JSON of a stored payload. Text that can't be unpacked is returned for `codec.decode` to reject."""
-        return text if text[:1] != "~" else self._unpack(text)
-
-    def _unpack(self, text: str) -> str:
-        applied, _, rest = text[1:].partition(":")
+        if text[:1] != "~":
+            return text
         try:
-            data = base64.b64decode(rest, validate=True)
-            for letter in reversed(applied):
-                if letter == "z":
-                    data = _decompress(data, self.limit)
-                elif letter == "c" and self._codec is not None:
-                    data = self._codec.decode(data)
-                else:
-                    return text
-            return data.decode()
+            return self._unpack(text, self.limit)
         except Exception:  # truncated text, or an error of the app's codec, such as a wrong key
             return text
+
+    def unpack_within(self, text: str, max_bytes: int) -> str | None:
+        """Do the same, but return None if the JSON has more than `max_bytes`, without decompressing the rest."""
+        if text[:1] == "~":
+            try:
+                text = self._unpack(text, min(max_bytes, self.limit))
+            except _LargerThanLimitError:
+                return None if max_bytes < self.limit else text
+            except Exception:  # as above
+                return text
+        return text if len(text) <= max_bytes // 4 or len(text.encode(errors="replace")) <= max_bytes else None
+
+    def _unpack(self, text: str, limit: int) -> str:
+        applied, _, rest = text[1:].partition(":")
+        data = base64.b64decode(rest, validate=True)
+        for letter in reversed(applied):
+            if letter == "z":
+                data = _decompress(data, limit)
+            elif letter == "c" and self._codec is not None:
+                data = self._codec.decode(data)
+            else:
+                return text
+        return data.decode()
+
+
+class _LargerThanLimitError(ValueError):
+    """Decompressed data exceeds the limit."""
 
 
 def _decompress(data: bytes, limit: int) -> bytes:
     """Decompress up to `limit` bytes, so that a small stored text can't fill the memory."""
     stream = zlib.decompressobj()
     found = stream.decompress(data, limit + 1)
-    if len(found) > limit or not stream.eof:
-        raise ValueError("larger than the limit, or truncated")
+    if len(found) > limit:
+        raise _LargerThanLimitError
+    if not stream.eof:
+        raise ValueError("truncated")
     return found
 
 

@@ -1,30 +1,101 @@
-"""Short forms of stored arguments, for lists, tables and lines. Secrets are masked."""
+"""Stored payloads as values to display, with secrets masked: short forms for lists, whole ones within a budget.
+
+Payloads compress well: 10 KB in the database may be 2 MB of JSON, and 70 MB of Python objects. So no reader unpacks or
+decodes more than the bounds here.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.errors import PayloadError
-from holdfast.model.codec import display_value
+from holdfast.model.codec import display_value, is_encoded, json_for_display, may_have_secrets
+from holdfast.model.payloads import Payloads
 from holdfast.model.secret import MASK, SECRET_KEY
 
+K = TypeVar("K")
+
 UNREADABLE = "(unreadable)"
+MAX_SHOWN_BYTES = 8 * 1024 * 1024
+"""How many bytes of JSON one response contains of all payloads together."""
+MAX_STORED_BYTES = MAX_SHOWN_BYTES * 3 // 2
+"""How many bytes of stored payloads one response needs for that; base64 adds a third."""
+MAX_DECODED_BYTES = 256 * 1024
+"""How many of them are decoded. Beyond, the JSON text is copied as it is."""
+MAX_LISTED_BYTES = 16 * 1024
+"""Arguments in lists are unpacked only up to this size."""
 _SECRET = f'"{SECRET_KEY}"'
 
 
-def listed_arguments(text: str | None, size: int, unpack: Callable[[str], str]) -> Any:
+class PayloadView:
+    """Turns stored payloads into values to display, within what one response may contain.
+
+    A payload that doesn't fit is replaced by a remark with its size. A large one is `msgspec.Raw`: JSON that responses
+    copy.
+    """
+
+    def __init__(self, payloads: Payloads, max_bytes: int = MAX_SHOWN_BYTES) -> None:
+        self._payloads = payloads
+        self._left = max_bytes
+        self._left_to_read = MAX_STORED_BYTES
+        self._left_to_decode = MAX_DECODED_BYTES
+
+    def choose(self, payloads: Iterable[tuple[K, int | None]]) -> list[K]:
+        """Return the payloads that may be read from the database, given their stored sizes; those of None are null."""
+        chosen = []
+        for key, size in payloads:
+            if size is not None and size <= self._left_to_read:
+                self._left_to_read -= size
+                chosen.append(key)
+        return chosen
+
+    def value(self, stored: str | None, size: int | None = None) -> Any:
+        """Return a payload. `size`: its stored bytes, if only those were read. PayloadError if it can't be decoded."""
+        if stored is None:
+            return None if size is None else omitted(size)
+        text = self._payloads.unpack_within(stored, self._left)
+        if text is None:
+            return omitted(len(stored.encode(errors="replace")))
+        count = len(text.encode(errors="replace"))
+        self._left -= count
+        if count <= self._left_to_decode or is_encoded(text):
+            self._left_to_decode -= min(count, self._left_to_decode)
+            return display_value(text)
+        if may_have_secrets(text):
+            return omitted(count, "it has secrets and is too large to mask them")
+        return json_for_display(text)
+
+    def arguments(self, stored: str | None, size: int | None = None) -> Any:
+        """Return arguments likewise, or a remark if they can't be decoded."""
+        try:
+            return self.value(stored, size)
+        except PayloadError:
+            return UNREADABLE
+
+
+def omitted(size: int, why: str = "") -> str:
+    """Return the remark instead of a payload that isn't shown."""
+    return f"(omitted: {size:,} bytes{'; ' + why if why else ''})"
+
+
+def listed_arguments(text: str | None, size: int, payloads: Payloads) -> Any:
     """Return the arguments of a run in a list: plain JSON, or the start of their text if they are long.
 
     `text` is what the database returned of the stored arguments, which have `size` bytes: all of them, their start, or
     None if they are very long.
     """
     if text is not None and len(text.encode()) == size:
-        return displayed_arguments(unpack(text))
+        unpacked = payloads.unpack_within(text, MAX_LISTED_BYTES)
+        return f"({size:,} bytes, compressed)" if unpacked is None else displayed_arguments(unpacked)
     if text is None or text.startswith("~"):
         return f"({size:,} bytes)"
     start, found, _ = text.partition(_SECRET)
+    if not found and may_have_secrets(text):
+        return f"({size:,} bytes)"
     return f'{start.rstrip().removesuffix("{")}"{MASK}"…' if found else f"{text}…"
 
 
@@ -38,7 +109,9 @@ def displayed_arguments(text: str) -> Any:
 
 def arguments_line(args: Any, max_chars: int) -> str:
     """Format arguments on one line: `order_id=42, items=["rope"]`, truncated."""
-    if isinstance(args, dict):
+    if isinstance(args, msgspec.Raw):
+        line = bytes(args)[: 4 * max_chars].decode(errors="ignore")
+    elif isinstance(args, dict):
         parts = [
             ", ".join(map(_json, value)) if name == "*" and isinstance(value, list) else f"{name}={_json(value)}"
             for name, value in args.items()

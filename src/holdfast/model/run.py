@@ -47,8 +47,9 @@ class Chunk:
 class RunInfo(Generic[R_co]):
     """A snapshot of a run.
 
-    `result` is None until the state is `done`. `key` is the idempotency key. `args` are the arguments as plain JSON
-    values with secrets masked; in lists, long ones are a string with the start of their JSON. `due_at` is when a
+    `result` is None until the state is `done`, and in lists, because results may be large. `key` is the idempotency
+    key. `args` are the arguments as plain JSON values with secrets masked; in lists, long ones are a string with the
+    start of their JSON. `due_at` is when a
     scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
     `corrupt` names columns of the run's row that another program or a failure has damaged; their values are left out.
     """

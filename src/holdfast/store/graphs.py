@@ -45,6 +45,7 @@ from holdfast.store.graph_progress import (
 from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewGraph, NewNode, NewRun
+from holdfast.store.run_queries import GraphOutputRow
 from holdfast.store.run_tree import EndedRun, LockedRun, lock_with_parents
 
 MAX_SHOWN_GATES = 20
@@ -160,6 +161,11 @@ class GraphStore(StoreModule):
             return was_this_call
 
         return self._transaction("client", work)
+
+    def outputs(self, id: str, node: str | None, limit: int) -> list[GraphOutputRow]:
+        """Return the finished nodes of a graph, or one of them, with the sizes of their results."""
+        rows = self._execute("read", "list_graph_outputs", graph=id, node=node, limit=limit)
+        return [GraphOutputRow(name, str(run), *rest) for name, run, *rest in rows]
 
     def result(self, id: str, options: str | None) -> tuple[str | None, str]:
         """Return the result of a finished graph as JSON, and the task whose result it is, if it is that of one node."""

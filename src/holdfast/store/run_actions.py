@@ -170,7 +170,7 @@ class RunActions(StoreModule):
             _check_forkable(original)
             before: list[StepRow] = []
             if from_step is not None:
-                before = _steps_before([StepRow._make(row) for row in tx.execute("list_steps", id=id)], from_step, id)
+                before = _steps_before([StepRow(*row) for row in tx.execute("list_steps", id=id)], from_step, id)
             options = _without_key(tx.execute("read_run_options", id=id)[0][0])
             if not tx.execute("fork_run", id=id, fork=fork, args=args, options=options):
                 return

@@ -15,6 +15,8 @@ from holdfast.store.rows import Claim
 from holdfast.store.typed_rows import RowReader
 
 NODES_PAGE_ROWS = 1000
+MAX_OUTLINE_ROWS = 50_000
+"""How many history entries or checkpoints of a run are listed for operators: the last ones."""
 
 
 class RunRow(NamedTuple):
@@ -67,7 +69,8 @@ class RunRow(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """A checkpoint. `took`: microseconds. `generation`: negative if it is superseded."""
+    """A checkpoint. `took`: microseconds. `generation`: negative if it is superseded. `value_bytes`: the stored size of
+    the value, if it was listed without it."""
 
     n: int
     key: str
@@ -77,6 +80,19 @@ class StepRow(NamedTuple):
     took: int | None
     at: int
     generation: int
+    value_bytes: int | None = None
+
+
+class HistoryOutlineRow(NamedTuple):
+    """An entry of a run's history, without its data."""
+
+    n: int
+    at: int
+    kind: str
+    attempt: int
+    session: str | None
+    since: int | None
+    data_bytes: int | None
 
 
 class HistoryRow(NamedTuple):
@@ -120,9 +136,15 @@ class UnfinishedClaim(NamedTuple):
 
 
 class RunDetailRow(NamedTuple):
-    """What operators see of a run in addition to `RunRow`."""
+    """What operators see of a run in addition to `RunRow`.
 
-    args: str
+    `args` and `result`, as stored: None if they are too large; `args_bytes` and `result_bytes` are their sizes.
+    """
+
+    args: str | None
+    args_bytes: int
+    result: str | None
+    result_bytes: int | None
     options: str | None
     unique_name: str | None
     deadline: int | None
@@ -172,16 +194,26 @@ class GateRow(NamedTuple):
     decision_data: str | None
 
 
+class GraphOutputRow(NamedTuple):
+    """A finished node of a graph. `result_bytes`: the stored size of its result."""
+
+    name: str
+    id: str
+    kind: str | None
+    options: str | None
+    result_bytes: int | None
+
+
 class DependencyRow(NamedTuple):
-    """A node that another one depends on, with its arguments and outcome."""
+    """A node that another one depends on. `args_bytes`, `result_bytes`: stored sizes."""
 
     id: str
     node: str
     kind: str | None
     task: str
     state: RunState
-    args: str | None
-    result: str | None
+    args_bytes: int
+    result_bytes: int | None
     error: str | None
     options: str | None
 
@@ -204,6 +236,7 @@ N = TypeVar("N", RunRow, NodeRow)
 RUN_ROWS = RowReader(RunRow)
 _DETAIL_ROWS = RowReader(RunDetailRow)
 _HISTORY_ROWS = RowReader(HistoryRow)
+_OUTLINE_ROWS = RowReader(HistoryOutlineRow)
 _STEP_ROWS = RowReader(StepRow)
 _WAIT_ROWS = RowReader(WaitRow)
 _NODE_ROWS = RowReader(NodeRow)
@@ -214,21 +247,26 @@ _OPEN_GATE_ROWS = RowReader(OpenGateRow)
 class RunQueries(StoreModule):
     """Queries for runs by id."""
 
-    def run(self, id: str) -> RunRow | None:
-        """Return a run."""
-        rows = self._execute("read", "read_run", id=id)
+    def run(self, id: str, *, with_result: bool = False) -> RunRow | None:
+        """Return a run, without its result unless it is wanted."""
+        rows = self._execute("read", "read_run_with_result" if with_result else "read_run", id=id)
         if rows:
             return RUN_ROWS.read(rows[0])
         rows = self._execute("read", "read_run_without_lane", id=id)
         return RUN_ROWS.read(rows[0])._replace(corrupt=("lane",)) if rows else None
 
-    def details(self, id: str) -> RunDetailRow | None:
-        """Return what operators see of a run in addition."""
-        rows = self._execute("read", "read_run_details", id=id)
-        if not rows:
-            return None
-        row = _DETAIL_ROWS.read(rows[0])
-        return row._replace(args=self._context.payloads.unpack(row.args))
+    def details(self, id: str, max_bytes: int = 0) -> RunDetailRow | None:
+        """Return what operators see of a run in addition; arguments and result if they have at most `max_bytes`."""
+        rows = self._execute("read", "read_run_details", id=id, bytes=max_bytes)
+        return _DETAIL_ROWS.read(rows[0]) if rows else None
+
+    def arguments(self, id: str) -> str:
+        """Return the arguments of a run as JSON text, however large they are."""
+        return self.payloads_of("read_arguments", [id]).get(id) or "null"
+
+    def payloads_of(self, statement: str, runs: Iterable[str]) -> dict[str, str | None]:
+        """Return stored payloads of runs: `read_arguments` or `read_results`."""
+        return {str(id): text for id, text in self._execute("read", statement, rows=id_rows(runs))}
 
     def find_in_range(self, low: str, high: str, size: int) -> list[Row]:
         """Return id, task and state of the first runs whose ids are between these, both included."""
@@ -242,9 +280,19 @@ class RunQueries(StoreModule):
         """Return the history rows of a run."""
         return _HISTORY_ROWS.read_all(self._execute("read", "list_history", id=id))
 
-    def failed_tries(self, id: str, since: int, limit: int) -> list[Row]:
+    def history_outline(self, id: str) -> list[HistoryOutlineRow]:
+        """Return the last history rows of a run without their data, in order."""
+        rows = self._execute("read", "list_history_outline", id=id, limit=MAX_OUTLINE_ROWS)
+        return _OUTLINE_ROWS.read_all(reversed(rows))
+
+    def history_data(self, id: str, numbers: Iterable[int]) -> dict[int, str | None]:
+        """Return the data of history rows of a run."""
+        rows = json_rows({"n": n} for n in numbers)
+        return {int(n): data for n, data in self._execute("read", "read_history_data", id=id, rows=rows)}
+
+    def failed_tries(self, id: str, since: int, limit: int) -> list[HistoryRow]:
         """Return the history rows about failed tries of steps since then, the last first."""
-        return self._execute("read", "list_failed_tries", id=id, since=since, limit=limit)
+        return _HISTORY_ROWS.read_all(self._execute("read", "list_failed_tries", id=id, since=since, limit=limit))
 
     def step_keys(self, id: str, since: int) -> list[str]:
         """Return the keys of the checkpoints that were recorded since then."""
@@ -254,11 +302,18 @@ class RunQueries(StoreModule):
         """Return the checkpoints of a run since its last restart, in order."""
         return [self._unpacked(row) for row in _STEP_ROWS.read_all(self._execute("read", "list_steps", id=id))]
 
-    def all_steps(self, id: str) -> list[StepRow]:
-        """Return the same and, in order of time, checkpoints that are superseded: their operations run again."""
-        rows = _STEP_ROWS.read_all(self._execute("read", "list_all_steps", id=id))
-        steps = [self._unpacked(row) for row in rows]
+    def step_outline(self, id: str) -> list[StepRow]:
+        """Return the last ones of them without values and, in order of time, checkpoints that are superseded: their
+        operations run again."""
+        rows = self._execute("read", "list_step_outline", id=id, limit=MAX_OUTLINE_ROWS)
+        steps = _STEP_ROWS.read_all(reversed(rows))
         return sorted(steps, key=attrgetter("at", "n")) if any(step.generation < 0 for step in steps) else steps
+
+    def step_values(self, id: str, steps: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str | None]:
+        """Return the stored values of checkpoints of a run, by number and generation."""
+        rows = json_rows({"n": n, "generation": generation} for n, generation in steps)
+        found = self._execute("read", "read_step_values", id=id, rows=rows)
+        return {(int(n), int(generation)): value for n, generation, value in found}
 
     def waits(self, id: str) -> list[WaitRow]:
         """Return what a run waits for."""
@@ -282,9 +337,13 @@ class RunQueries(StoreModule):
         return [(n, attempt, self.unpack(data)) for n, attempt, data in rows]
 
     def set_aside_messages(self, id: str) -> list[Row]:
-        """Return the messages of a run that were set aside: n, topic, payload, sent_at."""
-        rows = self._execute("read", "list_set_aside", id=id)
-        return [(n, topic, self.unpack(payload), sent_at) for n, topic, payload, sent_at in rows]
+        """Return the messages of a run that were set aside: n, topic, stored size of the payload, sent_at."""
+        return self._execute("read", "list_set_aside", id=id)
+
+    def message_payloads(self, id: str, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the stored payloads of messages of a run."""
+        rows = json_rows({"n": n} for n in numbers)
+        return {int(n): str(text) for n, text in self._execute("read", "read_message_payloads", id=id, rows=rows)}
 
     def change_marker(self, id: str) -> list[Row]:
         """Return values that differ whenever something about a run or its children has changed."""
@@ -327,10 +386,9 @@ class RunQueries(StoreModule):
         return self._execute("read", "list_dependencies", graph=graph, id=node)
 
     def dependency_outcomes(self, graph: str, node: str, size: int) -> list[DependencyRow]:
-        """Return the first nodes that a node depends on, with their arguments and outcomes."""
+        """Return the first nodes that a node depends on, with their errors and the sizes of their payloads."""
         rows = self._execute("read", "list_dependency_outcomes", graph=graph, id=node, size=size)
-        found = map(DependencyRow._make, rows)
-        return [row._replace(args=self.unpack(row.args), result=self.unpack(row.result)) for row in found]
+        return [DependencyRow._make(row) for row in rows]
 
     def dependents(self, node: str, size: int) -> list[Row]:
         """Return id, name, kind, task and state of the first nodes that depend on a node."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ConfigError, ErrorInfo, GraphError, PayloadError, RunNotFound
-from holdfast.model.clock import MICROS_PER_SECOND, is_datetime, to_datetime, to_datetime_or_none
+from holdfast.model.clock import is_datetime, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value
 from holdfast.model.failure import error_from_json, is_error_json
 from holdfast.model.filters import PageOptions, RunFilter
@@ -22,7 +22,7 @@ from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
-from holdfast.model.step_keys import key_label
+from holdfast.store.run_history import history_entries, stored_entry
 from holdfast.store.run_queries import RunRow
 
 if TYPE_CHECKING:
@@ -32,15 +32,6 @@ MAX_PAGE_RUNS = 1000
 
 ReadResult: TypeAlias = Callable[[str, str], Any]
 """Decodes a result: takes the task's name and the JSON text."""
-
-_KINDS_WITH_PLAIN_DATA = (
-    "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
-    "set_aside",
-    "quarantined",
-)  # fmt: skip
-"""History kinds whose data isn't an error."""
-_WITHIN_ATTEMPTS = ("drift", "step_retrying", "sent", "set_aside")
-"""History kinds that may be recorded before the end of their attempt, of which the start is derived."""
 
 
 def read_plain(_task: str, text: str) -> Any:
@@ -56,8 +47,11 @@ class RunReader:
         self._read_result = read_result
 
     def row(self, id: UUID) -> RunRow:
-        """Return the row of a run; raise RunNotFound if there is none."""
-        row = self._store.queries.run(str(id))
+        """Return the row of a run without its result; raise RunNotFound if there is none."""
+        return self._row(id)
+
+    def _row(self, id: UUID, *, with_result: bool = False) -> RunRow:
+        row = self._store.queries.run(str(id), with_result=with_result)
         if row is None:
             raise RunNotFound.of(id)
         return row
@@ -71,11 +65,11 @@ class RunReader:
         raise GraphError(f"run {id} is {what}, not a graph")
 
     def info(self, id: UUID) -> RunInfo[Any]:
-        """Return one run. Unlike in lists, it has all its arguments, and the result of a graph is that of its nodes."""
-        row = self.row(id)
+        """Return one run. Unlike in lists, it has its result and all its arguments."""
+        row = self._row(id, with_result=True)
         info = self.info_of(row)
         if not row.has_all_args:
-            info = replace(info, args=self._all_arguments(row))
+            info = replace(info, args=self._displayed(self._store.queries.arguments(row.id)))
         if row.kind == "graph" and row.state == "done":
             return replace(info, result=self.graph_result(row.id, row.options))
         return info
@@ -85,12 +79,9 @@ class RunReader:
         task, text = self._store.graphs.result(id, options)
         return read_plain("", text) if task is None else self._read_result(task, text)
 
-    def _all_arguments(self, row: RunRow) -> Any:
-        more = self._store.queries.details(row.id)
-        return None if more is None else displayed_arguments(more.args)
-
     def info_of(self, row: RunRow) -> RunInfo[Any]:
-        """Turn a row into a `RunInfo`, with shortened arguments. Raise PayloadError if code can't decode the result."""
+        """Turn a row into a `RunInfo`, with shortened arguments. PayloadError if the row has a result that can't be
+        decoded."""
         columns = _Columns(row)
         options = columns.json("options", _StoredOptions) or _StoredOptions()
         return RunInfo(
@@ -113,7 +104,7 @@ class RunReader:
             progress=columns.json("progress", Progress),
             scheduled_for=to_datetime_or_none(options.scheduled_for),
             key=options.key,
-            args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads.unpack),
+            args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads),
             due_at=columns.time("due_at"),
             corrupt=tuple(columns.corrupt),
         )
@@ -127,18 +118,11 @@ class RunReader:
             columns.corrupt.append("result")
             return None
 
-    def _listed(self, row: RunRow) -> RunInfo[Any]:
-        """Return a run in a list. A result that can't be decoded is left out, so that it doesn't hide other runs."""
-        try:
-            return self.info_of(row)
-        except PayloadError:
-            return self.info_of(row._replace(result=None, corrupt=(*row.corrupt, "result")))
-
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
         wanted, limit, after = self._parse(options)
         listed = self._store.run_list.page(wanted, limit, after)
-        return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
+        return Page([self.info_of(row) for row in listed.rows], listed.after, partial=listed.partial)
 
     def full_page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, however long it takes to fill it."""
@@ -149,7 +133,7 @@ class RunReader:
             rows += listed.rows
             after = listed.after
             if after is None or len(rows) == limit:
-                return Page([self._listed(row) for row in rows], after)
+                return Page([self.info_of(row) for row in rows], after)
 
     def _parse(self, options: PageOptions) -> tuple[RunFilter, int, str | None]:
         """Return the filter, the page size and the cursor, checked."""
@@ -164,21 +148,16 @@ class RunReader:
 
     def history_of(self, row: RunRow) -> list[Entry]:
         """Return the history of a run whose row was read before."""
-        return _history_entries(row, [self._entry(*each) for each in self._store.queries.history(row.id)])
+        rows = self._store.queries.history(row.id)
+        return history_entries(row, [stored_entry(each, self._displayed) for each in rows])
 
     def failed_tries(self, row: RunRow, limit: int) -> list[Entry]:
         """Return the last failed tries of steps in the running attempt, in order."""
         rows = self._store.queries.failed_tries(row.id, row.claimed_at or 0, limit)
-        return [self._entry(*each)[0] for each in reversed(rows)]
+        return [stored_entry(each, self._displayed)[0] for each in reversed(rows)]
 
-    def _entry(
-        self, _n: int, at: int, kind: str, attempt: int, session: str | None, since: int | None, text: str | None
-    ) -> tuple[Entry, int | None]:
-        """Return a history row as an entry, and when the attempt was claimed that it ended."""
-        data = _entry_data(kind, text)
-        if kind == "step_retrying" and "step" in data:
-            data = _try_data(data, at, self._store.payloads.unpack)
-        return Entry(kind, to_datetime(at), attempt, session, data), since
+    def _displayed(self, stored: str) -> Any:
+        return displayed_arguments(self._store.payloads.unpack(stored))
 
 
 class _StoredOptions(msgspec.Struct):
@@ -233,70 +212,3 @@ def run_id(given: UUID | str) -> UUID:
         return UUID(given)
     except (ValueError, AttributeError, TypeError):
         raise RunNotFound(f"{str(given)[:60]!r} is not a run id; ids look like {new_id()}") from None
-
-
-# History
-
-
-def _history_entries(run: RunRow, stored: list[tuple[Entry, int | None]]) -> list[Entry]:
-    """Return all entries in order of time: stored ones, and those that are derived from the run and its claims."""
-    data = {"task": run.task, "queue": run.queue} | _slot_data(run)
-    entries = [Entry("enqueued", to_datetime(run.created_at), 0, None, data)]
-    was_waiting = False
-
-    def add_start(since: int, attempt: int, session: str | None) -> None:
-        """Insert the start of an attempt before what happened in it."""
-        at = to_datetime(since)
-        behind = len(entries)
-        while entries[behind - 1].kind in _WITHIN_ATTEMPTS and entries[behind - 1].at >= at:
-            behind -= 1
-        entries.insert(behind, Entry("resumed" if was_waiting else "started", at, attempt, session))
-
-    for entry, since in stored:
-        if since is not None:
-            add_start(since, entry.attempt, entry.worker)
-        if entry.kind not in (*_WITHIN_ATTEMPTS, "let_go"):
-            was_waiting = entry.kind == "waiting"
-        entries.append(entry)
-    if run.is_running and run.claimed_at is not None:
-        add_start(run.claimed_at, run.attempt, run.session)
-    return entries
-
-
-def _slot_data(run: RunRow) -> dict[str, Any]:
-    """Return the schedule and the slot that created a run."""
-    options = {} if run.options is None else _entry_data("retried", run.options)
-    slot = options.get("scheduled_for")
-    if "schedule" not in options or not isinstance(slot, int):
-        return {}
-    return {"schedule": options["schedule"], "scheduled_for": to_datetime(slot).isoformat()}
-
-
-def _entry_data(kind: str, text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        data = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {"unreadable": text}
-    if kind == "cancelled":
-        return {"reason": data.get("message") or None} | ({"by": data["by"]} if "by" in data else {})
-    if kind in _KINDS_WITH_PLAIN_DATA or kind == "step_retrying":
-        return dict(data)
-    by = data.pop("by", None)  # who failed a gate
-    return {"error": data} if by is None else {"error": data, "by": by}
-
-
-def _try_data(stored: dict[str, Any], at: int, unpack: Callable[[str], str]) -> dict[str, Any]:
-    """Return the data of a failed try: the arguments decoded, times instead of durations."""
-    args = stored.get("args")
-    return {
-        "step": key_label(stored["step"]),
-        "key": stored["step"],
-        "try": stored["try"],
-        "tries": stored["tries"],
-        "took": stored["took"] / MICROS_PER_SECOND,
-        "next_at": to_datetime(at + stored["retry_in"]).isoformat(),
-        "args": None if args is None else displayed_arguments(unpack(args)),
-        "error": stored["error"],
-    }

@@ -49,21 +49,22 @@ class AwaitedRow(NamedTuple):
 
 
 class EmittedRow(NamedTuple):
-    """An event that was emitted. `payload` is the stored, packed one."""
+    """An event that was emitted. `payload_bytes`: the stored size of its payload."""
 
+    target: str
     name: str
     tenant: str | None
     emitted_at: int
-    payload: str
+    payload_bytes: int
 
 
 class NamedEventRow(NamedTuple):
-    """An event, awaited or emitted. `payload` is the stored, packed one."""
+    """An event, awaited or emitted. `payload_bytes`: the stored size of its payload."""
 
     target: str
     tenant: str | None
     emitted_at: int | None
-    payload: str | None
+    payload_bytes: int | None
 
 
 class WaiterRow(NamedTuple):
@@ -136,12 +137,17 @@ class EventStore(StoreModule):
     def emitted(self, tenant: str | None, size: int) -> tuple[list[EmittedRow], bool]:
         """Return events that were emitted, the newest first, and whether only some events were read."""
         rows = self._execute("read", "list_emitted_events", tenant=tenant, size=size)
-        return [EmittedRow._make(row[:4]) for row in rows], _is_partial(rows)
+        return [EmittedRow._make(row[:5]) for row in rows], _is_partial(rows)
 
     def named(self, name: str, tenant: str | None = None, scan: int = MAX_SCANNED_EVENTS) -> list[NamedEventRow]:
         """Return events of a name, of all tenants or one, among those that were emitted or awaited last."""
         rows = self._execute("read", "find_events_named", name=name, tenant=tenant, scan=scan, size=MAX_NAMED_EVENTS)
         return [NamedEventRow._make(row) for row in rows]
+
+    def payloads(self, targets: Iterable[str]) -> dict[str, str | None]:
+        """Return the stored payloads of events."""
+        rows = json_rows({"target": target} for target in sorted(targets))
+        return dict(self._execute("read", "read_event_payloads", rows=rows))
 
     def waiters(self, targets: Iterable[str], size: int) -> list[WaiterRow]:
         """Return the first runs that wait for events."""

@@ -228,9 +228,7 @@ class Kit:
 
     def _kept(self, run: RunDetails) -> str:
         """Return the stored arguments, in which secrets aren't masked."""
-        more = self._store.queries.details(str(run.info.id))
-        assert more is not None
-        return more.args
+        return self._store.payloads.unpack(self._store.queries.arguments(str(run.info.id)))
 
     def _all(self, task: str) -> list[RunDetails]:
         found: list[RunDetails] = []

@@ -24,6 +24,7 @@ from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.clients import CLIENT, DIRECT
+from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError
 from holdfast.web.throttle import SignInThrottle
 
@@ -96,7 +97,7 @@ class Principal:
 
     def run(self, control: Control, id: UUID) -> RunInfo[Any]:
         """Read a run; one that is out of scope raises the same error as one that doesn't exist."""
-        info = control.runs.info(id)
+        info = control.runs.summary(id)
         if not self.can_see(control, info):
             raise RunNotFound.of(id)
         return info
@@ -239,6 +240,7 @@ class SiteContext:
     app: Holdfast
     control: Control
     authenticator: Authenticator
+    threads: RequestThreads
 
 
 def authorize(

@@ -28,6 +28,7 @@ from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
 from holdfast.web.pages.routes import page_routes
 from holdfast.web.request_limits import RequestLimits
+from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError, error_response, json_response
 
 READ_TIMEOUT_S = 5.0
@@ -55,18 +56,23 @@ def dashboard(
         raise ConfigError("unlocked=True is for local use only: omit it, or omit hosts")
     control = _control(app)
     token = token or os.environ.get("HOLDFAST_TOKEN") or None
-    context = SiteContext(app, control, Authenticator(control, token, unlocked=unlocked))
+    threads = RequestThreads()
+    context = SiteContext(app, control, Authenticator(control, token, unlocked=unlocked), threads)
+
+    def close() -> None:
+        threads.close()
+        control.close()
 
     @asynccontextmanager
     async def lifespan(_site: Starlette) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(control.close)
+        await asyncio.to_thread(close)
 
     routes = [*_api_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
     limited = RequestLimits(site)
     return SecurityMiddleware(
-        limited, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=control.close
+        limited, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=close
     )
 
 
@@ -91,7 +97,7 @@ def _api_routes(context: SiteContext) -> list[BaseRoute]:
 def _openapi(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            authorize(await asyncio.to_thread(context.authenticator.authenticate, request), "read")
+            authorize(await context.threads.run(context.authenticator.authenticate, request), "read")
             return json_response(document(OPERATIONS, request.scope.get("root_path", "")))
         except Exception as error:
             return error_response(error, request)
@@ -102,8 +108,8 @@ def _openapi(context: SiteContext) -> Handler:
 def _metrics(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            authorize(await asyncio.to_thread(context.authenticator.authenticate, request), "read", all_tenants=True)
-            return Response(await asyncio.to_thread(exposition, context.control), media_type=CONTENT_TYPE)
+            authorize(await context.threads.run(context.authenticator.authenticate, request), "read", all_tenants=True)
+            return Response(await context.threads.run(exposition, context.control), media_type=CONTENT_TYPE)
         except Exception as error:
             return error_response(error, request)
 

@@ -103,6 +103,13 @@ where parent = cast(:graph as {uuid}) and node is not null and state = 'done'
 and (cast(:node as text) is null or node = cast(:node as text))
 order by seq
 
+-- name: list_graph_outputs
+-- List the same with the sizes of the results.
+select node, id, kind, options, octet_length(result) from {schema}runs
+where parent = cast(:graph as {uuid}) and node is not null and state = 'done'
+and (cast(:node as text) is null or node = cast(:node as text))
+order by seq limit {limit}
+
 -- name: release_nodes
 -- Make nodes ready, or let them wait: gates for a call from outside, graphs for their own nodes.
 update {schema}runs
@@ -296,11 +303,19 @@ where n.parent = cast(:graph as {uuid}) and n.node is not null
 order by n.seq
 
 -- name: list_dependency_outcomes
--- List the first nodes that a node depends on, with their arguments and outcomes.
-select n.id, n.node, n.kind, n.task, n.state, r.args, n.result, n.error, n.options
+-- List the first nodes that a node depends on, with their errors, and the sizes of their arguments and results.
+select n.id, n.node, n.kind, n.task, n.state, octet_length(r.args), octet_length(r.result), n.error, n.options
 from {schema}shown_runs n join {schema}edges e on e.needs = n.id and e.node = cast(:id as {uuid}) join {schema}runs r on r.id = n.id
 where n.parent = cast(:graph as {uuid}) and n.node is not null
 order by n.seq limit cast(:size as bigint)
+
+-- name: read_arguments
+-- Read the arguments of runs.
+select id, args from {schema}runs where id {among(:rows, id uuid)}
+
+-- name: read_results
+-- Read the results of runs.
+select id, result from {schema}runs where id {among(:rows, id uuid)}
 
 -- name: list_dependents
 -- List the first nodes that depend on a node.

@@ -1,6 +1,6 @@
 -- name: filter_runs
 -- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
-select r.*, {listed_args(r)} from {schema}shown_runs r
+select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
 where r.id {among(:rows, id uuid)}
 and (cast(:states as text) is null or r.state in (select each.value from {each_text(:states)}))
 and (cast(:task as text) is null or r.task = :task)

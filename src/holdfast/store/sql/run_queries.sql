@@ -1,24 +1,40 @@
 -- name: read_run
+-- Read one run, without its result.
+select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
+where r.id = cast(:id as {uuid})
+
+-- name: read_run_with_result
 -- Read one run.
 select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.id = cast(:id as {uuid})
 
 -- name: read_run_without_lane
 -- Read a run whose lane doesn't exist, so that `shown_runs` lacks it: another program changed the tables.
-select r.id, '(unknown)', '(unknown)', r.state, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at,
+select r.id, '(unknown)', '(unknown)', r.state, r.priority, r.attempt, r.crashes, r.error, cast(null as text), r.created_at, r.started_at,
     r.finished_at, r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, 0, r.kind, r.node, r.spawn_key,
     r.place, r.options, r.seq, {listed_args(r)}
 from {schema}runs r where r.id = cast(:id as {uuid}) and not exists (select 1 from {schema}lanes l where l.id = r.lane)
 
 -- name: read_run_details
--- Read what operators see of a run in addition.
-select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on,
+-- Read what operators see of a run in addition. Arguments and result only if they aren't larger than `bytes`.
+select case when octet_length(args) <= cast(:bytes as bigint) then args end, octet_length(args),
+    case when octet_length(result) <= cast(:bytes as bigint) then result end, octet_length(result),
+    options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on,
     case when finished_at is not null then ending end
 from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_history
 -- List the history rows of a run.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
+
+-- name: list_history_outline
+-- List the last history rows of a run without their data, the last first.
+select n, at, kind, attempt, session, since, octet_length(data) from {schema}history
+where run = cast(:id as {uuid}) order by n desc limit {limit}
+
+-- name: read_history_data
+-- Read the data of history rows of a run.
+select h.n, h.data from {each(:rows, n int)} join {schema}history h on h.run = cast(:id as {uuid}) and h.n = each.n
 
 -- name: list_failed_tries
 -- List the last history rows of a run about failed tries of steps, the last first.
@@ -37,11 +53,19 @@ select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at, c.generation
 from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
 where r.id = cast(:id as {uuid}) order by c.n
 
--- name: list_all_steps
--- List the checkpoints of a run since its last restart, including superseded ones, which have a negative generation.
-select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at, c.generation
+-- name: list_step_outline
+-- List the last checkpoints of a run since its last restart, the last first, including superseded ones, which have a
+-- negative generation. Values only of compensations that ran: numbers of steps.
+select c.n, c.key, c.kind, case when c.kind = 'undone' and octet_length(c.value) <= 20 then c.value end, c.undo, c.took, c.at, c.generation,
+    octet_length(c.value)
 from {schema}runs r join {schema}checkpoints c on c.run = r.id and (c.generation = r.generation or c.generation < 0)
-where r.id = cast(:id as {uuid}) order by c.n, c.generation
+where r.id = cast(:id as {uuid}) order by c.n desc, c.generation desc limit {limit}
+
+-- name: read_step_values
+-- Read the values of checkpoints of a run.
+select c.n, c.generation, c.value
+from {each(:rows, n int, generation int)}
+join {schema}checkpoints c on c.run = cast(:id as {uuid}) and c.generation = each.generation and c.n = each.n
 
 -- name: list_waits
 -- List the waits of a run.
@@ -51,7 +75,7 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 
 -- name: list_children
 -- List the first children of a run in order of creation, with the call that created them.
-select r.*, {listed_args(r)} from {schema}shown_runs r
+select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 
 -- name: list_unfinished_children

@@ -124,18 +124,23 @@ order by f.since, f.target
 -- name: list_emitted_events
 -- List events that were emitted, the newest first. Of a bounded number of events; the last column says how many.
 with recent as materialized (
-    select e.target, e.tenant, e.name, e.payload, e.emitted_at, e.touched_at from {schema}events e order by e.touched_at desc limit 10000
+    select e.target, e.tenant, e.name, e.emitted_at, octet_length(e.payload) as bytes, e.touched_at
+    from {schema}events e order by e.touched_at desc limit 10000
 )
-select name, tenant, emitted_at, payload, (select count(*) from recent) from recent
+select target, name, tenant, emitted_at, bytes, (select count(*) from recent) from recent
 where emitted_at is not null and (cast(:tenant as text) is null or tenant = :tenant)
 order by emitted_at desc, target limit cast(:size as bigint)
 
 -- name: find_events_named
 -- Find events of a name, whatever their tenant, among those that were emitted or awaited last.
-select e.target, e.tenant, e.emitted_at, e.payload
+select e.target, e.tenant, e.emitted_at, octet_length(e.payload)
 from (select * from {schema}events order by touched_at desc limit cast(:scan as bigint)) e
 where e.name = :name and (cast(:tenant as text) is null or e.tenant = :tenant)
 order by e.touched_at desc limit cast(:size as bigint)
+
+-- name: read_event_payloads
+-- Read the payloads of events.
+select target, payload from {schema}events where target {among(:rows, target text)}
 
 -- name: list_event_waiters
 -- List the first runs that wait for events, in the order of their waits.
@@ -192,9 +197,13 @@ update {schema}checkpoints set generation = -1 - fence
 where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and kind = 'message'
 
 -- name: list_set_aside
--- List the messages of a run that were set aside.
-select n, topic, payload, sent_at from {schema}messages
+-- List the messages of a run that were set aside, without their payloads.
+select n, topic, octet_length(payload), sent_at from {schema}messages
 where run = cast(:id as {uuid}) and taken_by like 'aside:%' order by n limit 1000
+
+-- name: read_message_payloads
+-- Read the payloads of messages of a run.
+select m.n, m.payload from {each(:rows, n int)} join {schema}messages m on m.run = cast(:id as {uuid}) and m.n = each.n
 
 -- name: read_set_aside
 -- Read a message that was set aside, and its receiver.

@@ -131,9 +131,9 @@ class LiveUpdates:
 
     async def _respond(self, request: Request, poll: Callable[[Principal], tuple[Any, bool]]) -> Response:
         try:
-            principal = await asyncio.to_thread(self._context.authenticator.authenticate, request)
+            principal = await self._context.threads.run(self._context.authenticator.authenticate, request)
             authorize(principal, "read")
-            first, final = await asyncio.to_thread(poll, principal)
+            first, final = await self._context.threads.run(poll, principal)
         except Exception as error:
             return error_response(error, request)
         return EventStream(self._slots, principal.stream_keys, self._stream(request, principal, poll, first, final))
@@ -158,7 +158,7 @@ class LiveUpdates:
         while not final and time.monotonic() < end and not await request.is_disconnected():
             await asyncio.sleep(POLL_INTERVAL_S)
             try:
-                current, final = await asyncio.to_thread(poll_again)
+                current, final = await self._context.threads.run(poll_again)
             except Exception:  # logged out, the run was pruned, or the database is unavailable: the client reconnects
                 return
             if current != last:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -17,7 +16,7 @@ from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize
-from holdfast.web.responses import JSON, RequestError, error_response, json_response, read_body
+from holdfast.web.responses import JSON, RequestError, check_decoded_size, error_response, json_response, read_body
 
 PREFIX = "/api/v1"
 
@@ -79,7 +78,7 @@ class Operation:
 def route(context: SiteContext, operation: Operation) -> Route:
     async def handle(request: Request) -> Response:
         try:
-            principal = await asyncio.to_thread(context.authenticator.authenticate, request)
+            principal = await context.threads.run(context.authenticator.authenticate, request)
             authorize(principal, operation.permission, all_tenants=operation.all_tenants, all_tasks=operation.all_tasks)
             query, body = _query(request, operation), None
             if operation.method == "POST":
@@ -87,7 +86,7 @@ def route(context: SiteContext, operation: Operation) -> Route:
                     raise RequestError(403, "the API requires a bearer token for changes, not a login", "no_bearer")
                 body = await _body(request, operation)
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
-            result = await asyncio.to_thread(operation.do, call)
+            result = await context.threads.run(operation.do, call)
             if operation.method == "POST":
                 log.operator_action(f"{operation.name} {request.url.path}", principal.by)
             return json_response(result, operation.status)
@@ -116,4 +115,4 @@ async def _body(request: Request, operation: Operation) -> Any:
     empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
     if empty and not any(field.required for field in msgspec.structs.fields(operation.body)):
         return operation.body()
-    return msgspec.json.decode(await read_body(request, JSON), type=operation.body)
+    return msgspec.json.decode(check_decoded_size(await read_body(request, JSON)), type=operation.body)

@@ -170,12 +170,17 @@ def page_size(limit: int) -> int:
     return limit
 
 
-def _part(items: list[T], query: PartQuery) -> tuple[list[T], int | None]:
-    """Cut a page out of a list that only grows at its end, and return the offset of the next page."""
+def _window(query: PartQuery) -> tuple[int, int]:
+    """Return the offset and the size of a page of a list that only grows at its end."""
     if query.after < 0:
         raise RequestError(422, "after must be the value from the previous response", "invalid")
-    end = query.after + page_size(query.limit)
-    return items[query.after : end], end if end < len(items) else None
+    return query.after, page_size(query.limit)
+
+
+def _next(query: PartQuery, total: int) -> int | None:
+    """Return the offset of the next page."""
+    end = query.after + query.limit
+    return end if end < total else None
 
 
 def effective_tenant(call: ApiRequest, requested: str | None) -> str | None:
@@ -277,14 +282,15 @@ def _resend(call: ApiRequest) -> dict[str, bool]:
 
 
 def _history(call: ApiRequest) -> HistoryPage:
-    return HistoryPage(*_part(call.control.runs.history(call.run().id), call.query))
+    entries, total = call.control.runs.history_part(call.run().id, *_window(call.query))
+    return HistoryPage(entries, _next(call.query, total))
 
 
 def _steps(call: ApiRequest) -> StepsPage:
     id = call.run().id
-    found = call.control.runs.step_list(id)
-    steps, after = _part(found.recorded, call.query)
-    return StepsPage(steps, found.unfinished, call.control.runs.waits(id), after)
+    found = call.control.runs.step_list(id, *_window(call.query))
+    after = _next(call.query, found.total)
+    return StepsPage(found.recorded, found.unfinished, call.control.runs.waits(id), after)
 
 
 def _why(call: ApiRequest) -> dict[str, list[Reason]]:
@@ -293,7 +299,8 @@ def _why(call: ApiRequest) -> dict[str, list[Reason]]:
 
 def _graph(call: ApiRequest) -> GraphPage:
     graph = call.control.graphs.read(call.run().id)
-    nodes, after = _part(graph.nodes, call.query)
+    start, size = _window(call.query)
+    nodes, after = graph.nodes[start : start + size], _next(call.query, len(graph.nodes))
     return GraphPage(graph.id, graph.counts, nodes, graph.gates, after=after)
 
 

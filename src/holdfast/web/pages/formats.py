@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.model.clock import format_ago, format_duration
+from holdfast.model.previews import arguments_line
 
 FOLD_CHARS = 400
 """Longer values are folded."""
@@ -45,13 +46,19 @@ def utc(at: datetime) -> str:
 
 
 def json_text(value: Any) -> JsonText:
-    """Format a value as indented JSON."""
+    """Format a value as indented JSON; a large one as it is."""
+    if isinstance(value, msgspec.Raw):
+        data = bytes(value)
+        text = data[: 4 * MAX_CHARS].decode(errors="ignore")
+        return JsonText(text[:MAX_CHARS], True, len(data), len(text) > MAX_CHARS)
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, ensure_ascii=False)
     return JsonText(text[:MAX_CHARS], len(text) > FOLD_CHARS, len(text), len(text) > MAX_CHARS)
 
 
 def short_json(value: Any, longest: int = 80) -> str:
     """Format a value as JSON on one short line."""
+    if isinstance(value, msgspec.Raw):
+        return arguments_line(value, longest)
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 

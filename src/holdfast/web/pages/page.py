@@ -6,7 +6,6 @@ redirects to the page to show next, or changes nothing and shows a page itself, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
 from holdfast.web.pages.render import render
-from holdfast.web.responses import MAX_BODY_BYTES, RequestError, problem_from, read_body
+from holdfast.web.responses import MAX_BODY_BYTES, RequestError, check_decoded_size, problem_from, read_body
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 500
@@ -96,10 +95,10 @@ def page_route(context: SiteContext, page: PageSpec) -> Route:
     async def handle(request: Request) -> Response:
         principal = None
         try:
-            principal = await asyncio.to_thread(context.authenticator.authenticate, request)
+            principal = await context.threads.run(context.authenticator.authenticate, request)
             authorize(principal, page.requires, all_tenants=page.all_tenants, all_tasks=page.all_tasks)
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params)
-            values = await asyncio.to_thread(page.do, page_request)
+            values = await context.threads.run(page.do, page_request)
             if isinstance(values, str):
                 return RedirectResponse(request.scope.get("root_path", "") + values, 303)
             return render(request, principal, page.template, **{"section": page.section, **values})
@@ -113,13 +112,13 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
     async def handle(request: Request) -> Response:
         principal = None
         try:
-            principal = await asyncio.to_thread(context.authenticator.authenticate, request)
+            principal = await context.threads.run(context.authenticator.authenticate, request)
             authorize(principal, action.requires, all_tenants=action.all_tenants, all_tasks=action.all_tasks)
             form = await read_form(request)
             if not same_secret(form.get("csrf_token", ""), principal.csrf_token):
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
-            next_page = await asyncio.to_thread(action.do, page_request)
+            next_page = await context.threads.run(action.do, page_request)
             if isinstance(next_page, PageContent):
                 return render(request, principal, next_page.template, next_page.status, **next_page.values)
             log.operator_action(f"{request.method} {request.url.path}", principal.by)
@@ -146,7 +145,7 @@ def parse_json(text: str, what: str) -> Any:
     if not text.strip():
         return None
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(check_decoded_size(text.encode()))
     except msgspec.DecodeError as error:
         raise ConfigError(f'{what} must be JSON, such as {{"ok": true}} or "text": {error}') from None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -45,7 +43,7 @@ def _login_routes(context: SiteContext) -> list[Route]:
         try:
             form = await read_form(request, MAX_ANONYMOUS_BODY_BYTES)
             token = form.get("token", "").strip()
-            cookie = await asyncio.to_thread(context.authenticator.log_in, token, request)
+            cookie = await context.threads.run(context.authenticator.log_in, token, request)
             next_page = _local_path(form.get("next", "/"))
             if cookie is None:
                 return render(request, None, "login.html", 401, next_page=next_page, invalid=True)
@@ -61,12 +59,12 @@ def _login_routes(context: SiteContext) -> list[Route]:
 
     async def log_out(request: Request) -> Response:
         try:
-            principal = await asyncio.to_thread(context.authenticator.authenticate, request)
+            principal = await context.threads.run(context.authenticator.authenticate, request)
             form = await read_form(request)
             root = request.scope.get("root_path", "")
             answer = RedirectResponse(f"{root}/login", 303)
             if same_secret(form.get("csrf_token", ""), principal.csrf_token):
-                await asyncio.to_thread(context.authenticator.log_out, request)
+                await context.threads.run(context.authenticator.log_out, request)
                 answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
             return answer
         except Exception as error:

@@ -98,10 +98,10 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "nodes": None if details.graph is None else build_node_table(details.graph, request.query),
         "gates": _gates(details),
         "steps": steps[-MAX_STEPS:],
-        "more_steps": max(len(steps) - MAX_STEPS, 0),
+        "more_steps": details.more_steps + max(len(steps) - MAX_STEPS, 0),
         "retry": _retry_preview(request, details),
         "history": details.history[-MAX_HISTORY:],
-        "more_history": max(len(details.history) - MAX_HISTORY, 0),
+        "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
     } | _reasons(request, info)
 

@@ -77,7 +77,7 @@ def build_timeline(run: RunDetails, now: datetime) -> Timeline | None:
     rows = [*attempts, *(_step(step, scale) for step in run.steps if step.took is not None)]
     unfinished = [_unfinished(step, scale, end) for step in run.unfinished_steps[:MAX_ROWS]]
     drawn = rows[: MAX_ROWS - len(unfinished)]
-    return Timeline([*drawn, *unfinished], scale.ticks(), len(rows) - len(drawn))
+    return Timeline([*drawn, *unfinished], scale.ticks(), len(rows) - len(drawn) + run.more_steps)
 
 
 def _step(step: StepInfo, scale: _Scale) -> TimeRow:
