@@ -79,6 +79,66 @@ def test_a_step_writes_too_and_chunks_of_a_lost_attempt_carry_its_number(app, ki
     ]  # fmt: skip
 
 
+class ThirdTimeLucky:
+    """Raises in the first two calls with each name."""
+
+    def __init__(self) -> None:
+        self._calls: list[str] = []
+
+    def __call__(self, name: str) -> None:
+        self._calls.append(name)
+        if self._calls.count(name) < 3:
+            raise ValueError(name)
+
+
+def declare_async(app, called, in_thread, tries):
+    @app.task(name="work", retry=Retry(max_attempts=1))
+    async def work(ctx: Context) -> None:
+        async def inside(name: str) -> None:
+            await ctx.write(name)
+            called(name)
+
+        def inside_thread(name: str) -> object:
+            return inside(name)
+
+        for name in ("a", "b"):
+            await ctx.options(name="inside", **tries).step(inside_thread if in_thread else inside, name)
+        await ctx.write("body")
+
+    return work
+
+
+def declare_sync(app, called, tries):
+    @app.task(name="work", retry=Retry(max_attempts=1))
+    def work(ctx: SyncContext) -> None:
+        def inside(name: str) -> None:
+            ctx.write(name)
+            called(name)
+
+        for name in ("a", "b"):
+            ctx.options(name="inside", **tries).step(inside, name)
+        ctx.write("body")
+
+    return work
+
+
+@pytest.mark.parametrize("kind", ["async", "async with a timeout", "def", "sync"])
+def test_chunks_say_which_try_of_which_step_wrote_them(app, kind):
+    tries = {"retry": Retry(max_attempts=3, delay=0), "timeout": 60 if "timeout" in kind else None}
+    called = ThirdTimeLucky()
+    work = declare_sync(app, called, tries) if kind == "sync" else declare_async(app, called, kind == "def", tries)
+    run = work.enqueue()
+    drain(app)
+    assert state(run) == "done"
+    chunks = list(run.stream())
+    told = [(chunk.data, chunk.attempt, chunk.step_try) for chunk in chunks]
+    assert told == [(name, 1, number) for name in ("a", "b") for number in (1, 2, 3)] + [("body", 1, 1)]
+    first, *_, last = [chunk.step for chunk in chunks if chunk.data != "body"]
+    assert first.startswith("inside-")
+    assert first != last
+    assert [chunk.step for chunk in chunks] == [first] * 3 + [last] * 3 + [None]
+
+
 def test_another_process_follows_a_run_live_and_ends_with_it(app, database_url, tmp_path):
     @app.task(name="work")
     async def work(ctx: Context) -> None:

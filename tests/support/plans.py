@@ -267,7 +267,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "wake_runs": ({}, "runs_pkey"),
     "mark_undos": ({}, "runs_pkey"),
     "set_progress": (each(progress="1"), "runs_pkey"),
-    "add_chunks": (each(number=1, attempt=1, data="1"), "chunks_pkey"),
+    "add_chunks": (each(number=1, attempt=1, data="1", step="s", step_try=2), "chunks_pkey"),
     "delete_checkpoints": ({}, "checkpoints_pkey"),
     "delete_waits": ({}, "waits_pkey"),
     "supersede_checkpoints": (NUMBERS, "checkpoints_pkey"),

@@ -482,4 +482,5 @@ class RunResults:
         if row is None:
             raise RunNotFound.of(id)
         rows = self._store.queries.chunks(str(id), after)
-        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL_STATES and not rows
+        chunks = [Chunk(n, attempt, decode(data), step, number or 1) for n, attempt, data, step, number in rows]
+        return chunks, row[0] in FINAL_STATES and not rows

@@ -35,12 +35,17 @@ class Progress:
 class Chunk:
     """One chunk of a run's stream.
 
-    Pass `seq` as `after` to continue behind it. Chunks that a step wrote again after a crash differ in `attempt`.
+    Pass `seq` as `after` to continue behind it. `step` is the key of the step that wrote it, or None for the body of
+    the function, which writes each chunk once. A step that runs again writes again: after a crash or a retry of the run
+    with a higher `attempt`, after a retry of the step (`retry=`) with a higher `step_try`. So a chunk with a higher
+    `(attempt, step_try)` replaces what the same step wrote before.
     """
 
     seq: int
     attempt: int
     data: Any
+    step: str | None = None
+    step_try: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

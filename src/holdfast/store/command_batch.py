@@ -286,7 +286,12 @@ class CommandBatch:
         for at, write in self._unanswered(WriteCommand):
             numbers[write.token.run] += 1
             number = numbers[write.token.run]
-            chunks.append({"run": write.token.run, "number": number, "attempt": write.attempt, "data": write.data})
+            chunks.append(
+                {
+                    "run": write.token.run, "number": number, "attempt": write.attempt, "data": write.data,
+                    "step": write.step, "step_try": write.step_try if write.step_try > 1 else None,
+                }
+            )  # fmt: skip
             self._replies[at] = Written()
             if write.n is not None:
                 self._checkpoints.append(outcome_checkpoint(write, "write", None))

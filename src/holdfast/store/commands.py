@@ -147,13 +147,18 @@ class EnqueueCommand(msgspec.Struct):
 
 
 class WriteCommand(msgspec.Struct):
-    """Write a chunk for the run's followers. Inside a step it has no number: the step's checkpoint covers it."""
+    """Write a chunk for the run's followers. Inside a step it has no number: the step's checkpoint covers it.
+
+    `step` is the key of that step, `step_try` the number of its try in this attempt.
+    """
 
     token: RunToken
     n: int | None
     key: str
     attempt: int
     data: str
+    step: str | None = None
+    step_try: int = 1
 
 
 class ProgressCommand(msgspec.Struct):

@@ -332,9 +332,9 @@ class RunQueries(StoreModule):
         return [(str(child), key) for child, key in self._execute("read", "list_failed_children", id=id)]
 
     def chunks(self, id: str, after: int) -> list[Row]:
-        """Return a page of what a run wrote for its followers: n, attempt, data."""
+        """Return a page of what a run wrote for its followers: n, attempt, data, step and step_try, null for 1."""
         rows = self._execute("read", "list_chunks", id=id, after=after)
-        return [(n, attempt, self.unpack(data)) for n, attempt, data in rows]
+        return [(n, attempt, self.unpack(data), *step) for n, attempt, data, *step in rows]
 
     def set_aside_messages(self, id: str) -> list[Row]:
         """Return the messages of a run that were set aside: n, topic, stored size of the payload, sent_at."""

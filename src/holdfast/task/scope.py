@@ -25,13 +25,17 @@ class StopSignal:
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
-    """The run that the code belongs to. `step` is the key of the current step, or None outside of steps."""
+    """The run that the code belongs to.
+
+    `step` is the key of the current step, or None outside of steps; `step_try` the number of its try in the attempt.
+    """
 
     run: str
     durable: bool = False
     generation: int = 0
     step: str | None = None
     stop: StopSignal | None = None
+    step_try: int = 1
 
     @property
     def in_body(self) -> bool:

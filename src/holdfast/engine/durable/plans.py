@@ -530,7 +530,10 @@ class OperationPlans:
         current, attempt = current_scope.get(), self.claim.attempt
         text = self._client.pack(operation.text, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-            await executor.write(commands.WriteCommand(self.run_token, None, current.step, attempt, text))
+            command = commands.WriteCommand(
+                self.run_token, None, current.step, attempt, text, current.step, current.step_try
+            )
+            await executor.write(command)
             return
         await self._perform_once(
             executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)

@@ -26,6 +26,7 @@ from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout
 from holdfast.store.commands import FailedTryCommand, RunToken
 from holdfast.task.operations import Call, Step, Transaction
+from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
 
 if TYPE_CHECKING:
@@ -58,30 +59,30 @@ class FailedTry(NamedTuple):
 class StepRetries:
     """Decides whether a failed step is tried again."""
 
-    __slots__ = ("_failures", "_timeout", "retry")
+    __slots__ = ("_timeout", "failures", "retry")
 
     def __init__(self, retry: Retry | None = None, timeout: int | None = None) -> None:
         self.retry = retry or NO_RETRY
         self._timeout = timeout
-        self._failures = 0
+        self.failures = 0
 
     def failed(self, exception: BaseException) -> StepResult | FailedTry:
         """Return the failed result if the step isn't tried again."""
         if isinstance(exception, StepTimedOut):
-            outcome = decide_after_timeout(self.retry, self._failures, random.random)
+            outcome = decide_after_timeout(self.retry, self.failures, random.random)
             timeout_s = (self._timeout or 0) / MICROS_PER_SECOND
             error = ErrorInfo("timeout", "TimeoutError", f"the step exceeded its timeout of {timeout_s:g} s")
         else:
             outcome, error = self._describe(exception)
-        self._failures += 1
+        self.failures += 1
         if outcome.retry_in is not None:
-            return FailedTry(self._failures, error, outcome.retry_in)
+            return FailedTry(self.failures, error, outcome.retry_in)
         raised = TimeoutError(error.message) if error.code == "timeout" else exception
-        return StepResult(error=error, exception=raised, tries=self._failures)
+        return StepResult(error=error, exception=raised, tries=self.failures)
 
     def _describe(self, exception: BaseException) -> tuple[RetryDecision, ErrorInfo]:
         try:
-            outcome = decide_after_failure(self.retry, self._failures, exception, random.random)
+            outcome = decide_after_failure(self.retry, self.failures, exception, random.random)
             return outcome, describe_exception(exception, outcome.code)
         except BaseException as describing:  # The exception's own methods may raise anything.
             message = f"the exception can't be described: inspecting it raised {type(describing).__name__}"
@@ -102,8 +103,11 @@ class RecordedTries:
         self._last_entry: int | None = None
 
     def next_try(self) -> None:
-        """Note that the next try starts."""
+        """Note that the next try starts: its number is part of the scope of the step's code."""
         self._started_ns = monotonic_ns()
+        scope = current_scope.get()
+        assert scope is not None
+        current_scope.set(msgspec.structs.replace(scope, step_try=self._retries.failures + 1))
 
     async def failed(self, executor: AsyncExecutor | SyncExecutor, exception: BaseException) -> StepResult | FailedTry:
         """Return the failed result if the step isn't tried again; otherwise record the try first."""

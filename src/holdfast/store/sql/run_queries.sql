@@ -92,7 +92,7 @@ order by seq limit 1000
 
 -- name: list_chunks
 -- List a page of the chunks that a run wrote for its followers.
-select n, attempt, data from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
+select n, attempt, data, step, step_try from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
 
 -- name: find_runs_in_id_range
 -- Find the first runs whose ids are between two, for prefixes that a user typed.
