@@ -129,7 +129,8 @@ def test_late_run_in_a_collected_lane_is_moved(harness, state):
     collect(harness)
     (id,) = harness.store.enqueuer.enqueue([harness.new(queue="other")])
     harness.sql("update {schema}runs set lane = :old, state = :state", old=old, state=state)
-    assert harness.store.queries.run(id) is None  # it is in no lane
+    unmoved = harness.store.queries.run(id)
+    assert (unmoved.queue, unmoved.corrupt) == ("invented", ())  # it is in no lane, but its name is known
     harness.store.lane_collector.collect()
     run = harness.store.queries.run(id)
     assert (run.queue, run.state) == ("invented", state)
@@ -157,7 +158,7 @@ def test_passes_take_turns_through_all_lanes(harness, monkeypatch):
     assert [harness.store.lane_collector.collect() for _ in range(3)] == [2, 2, 1]
 
 
-def test_statistics_keep_the_names_of_collected_lanes(harness):
+def test_statistics_keep_the_names_of_collected_lanes(harness, monkeypatch):
     empty_lane(harness)
     ((lane,),) = harness.sql("select id from {schema}lanes")
     minute = harness.clock() // 60_000_000 * 60_000_000
@@ -170,5 +171,84 @@ def test_statistics_keep_the_names_of_collected_lanes(harness):
     assert harness.store.lane_collector.collect() == 1
     assert harness.store.lanes.with_retired()[lane][0] == "invented"
     harness.clock.advance(92 * 86_400)
+    monkeypatch.setattr(lane_collection, "MIN_KEPT_NAMES", 0)
     harness.store.lane_collector.collect()
-    assert harness.rows("retired_lanes") == 0
+    assert harness.rows("retired_lanes") == 1  # the newest
+    harness.sql("insert into {schema}retired_lanes (id, queue, task, retired_at) values (99, 'q', 't', :at)", at=10**17)
+    harness.store.lane_collector.collect()
+    assert harness.sql("select id from {schema}retired_lanes") == [(99,)]
+
+
+def late_run(harness, queue="invented"):
+    """Collect a lane, then put a run into it; return the run and the lane."""
+    empty_lane(harness, queue)
+    ((old,),) = harness.sql("select id from {schema}lanes where queue = :queue", queue=queue)
+    collect(harness)
+    (id,) = harness.store.enqueuer.enqueue([harness.new(queue="other")])
+    harness.sql("update {schema}runs set lane = :old where id = cast(:id as {uuid})", old=old, id=id)
+    return id, old
+
+
+def test_late_run_that_a_worker_claims_meanwhile_is_left_to_it(harness, monkeypatch):
+    """The worker knew the lane before it was collected. With another fence it would lose the run."""
+    id, old = late_run(harness)
+    collector = harness.store.lane_collector
+    execute = collector._execute
+
+    def claim_before_move(purpose, name, **values):
+        if name == "move_runs":
+            session = harness.session("w")
+            assert [claim.id for claim in harness.store.claims.claim(session, [old], 1)] == [id]
+        return execute(purpose, name, **values)
+
+    monkeypatch.setattr(collector, "_execute", claim_before_move)
+    collector.collect()
+    assert harness.sql("select lane, fence, state from {schema}runs") == [(old, 1, "running")]
+
+
+def test_late_run_is_found_among_very_many_collected_lanes(harness, monkeypatch):
+    id, _ = late_run(harness)
+    for n in range(5):
+        harness.sql(
+            "insert into {schema}retired_lanes (id, queue, task, retired_at) values (:id, 'q', 't', :at)",
+            id=10**6 + n, at=10**17,
+        )  # fmt: skip
+    monkeypatch.setattr(lane_collection, "MAX_SEARCHED_LANES", 2)
+    for _ in range(4):
+        harness.store.lane_collector.collect()
+    assert harness.store.queries.run(id).queue == "invented"
+    assert harness.rows("lanes") >= 1
+
+
+def test_names_of_collected_lanes_are_kept_while_they_are_few(harness):
+    """A nested graph may start after a year, with the lanes that were known when it was created."""
+    id, _ = late_run(harness)
+    harness.sql("update {schema}runs set state = 'scheduled', due_at = 1 where id = cast(:id as {uuid})", id=id)
+    harness.clock.advance(400 * 86_400)
+    harness.store.lane_collector.collect()
+    harness.sql("update {schema}runs set state = 'ready' where id = cast(:id as {uuid})", id=id)
+    harness.store.lane_collector.collect()
+    assert harness.store.queries.run(id).queue == "invented"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "state = 'ready'",
+        "state = 'ready', held = 'full'",
+        "state = 'scheduled', due_at = 1",
+        "state = 'running', session = 's'",
+        "state = 'waiting'",
+        "state = 'done', finished_at = 1",
+    ],
+)
+def test_lane_whose_run_changed_while_it_was_checked_is_kept(harness, monkeypatch, state):
+    """A run that is ready in one read and running in the next is in neither of the lists of lanes in use."""
+    harness.store.enqueuer.enqueue([harness.new(queue="used")])
+    harness.sql(f"update {{schema}}runs set {state}")
+    harness.sql("update {schema}lanes set unused_since = 1")
+    collector = harness.store.lane_collector
+    monkeypatch.setattr(collector, "_busy_lanes", set)
+    monkeypatch.setattr(collector, "_without_runs", list)
+    assert collector.collect() == 0
+    assert queues(harness) == {"used"}

@@ -175,7 +175,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "sort_lanes": ({}, "holdfast_runs_ready"),
     "find_lanes_without_runs": ({"rows": '[{"id": 1}, {"id": 2}]'}, "holdfast_runs_ended"),
     "pick_late_runs": ({"lane": 1}, "holdfast_runs_asleep"),
-    "move_runs": ({"lane": 1}, None),
+    "move_runs": ({"lane": 1, "old": 2}, "runs_pkey"),
     "claim": (CLAIMING, "holdfast_runs_ready"),
     "pick_claimable": ({"size": 16}, "holdfast_runs_ready"),
     "pick_limited": ({}, "holdfast_runs_ready"),

@@ -253,7 +253,11 @@ class RunQueries(StoreModule):
         if rows:
             return RUN_ROWS.read(rows[0])
         rows = self._execute("read", "read_run_without_lane", id=id)
-        return RUN_ROWS.read(rows[0])._replace(corrupt=("lane",)) if rows else None
+        if not rows:
+            return None
+        *row, has_name = rows[0]
+        found = RUN_ROWS.read(row)
+        return found if has_name else found._replace(corrupt=("lane",))
 
     def details(self, id: str, max_bytes: int = 0) -> RunDetailRow | None:
         """Return what operators see of a run in addition; arguments and result if they have at most `max_bytes`."""

@@ -46,6 +46,31 @@ and (
     order by r.lane limit 1
 ) is null
 
+-- name: find_unused_lanes
+-- Find those of these lanes that have no run at all, up to {limit} scheduled, owned and held runs.
+--
+-- One statement, and so one snapshot: a run that is claimed or released meanwhile isn't missed.
+select l.id from {schema}lanes l where l.id {among(:rows, id bigint)}
+and (
+    select 1 from {schema}runs r where r.lane >= l.id and r.lane < l.id + 1 and r.state = 'ready' and r.held is null
+    order by r.lane limit 1
+) is null
+and (
+    select 1 from {schema}runs r where r.lane >= l.id and r.lane < l.id + 1 and r.state in ('waiting', 'blocked')
+    order by r.lane limit 1
+) is null
+and (
+    select 1 from {schema}runs r where coalesce(r.finished_at, 0) > 0 and r.lane >= l.id and r.lane < l.id + 1
+    order by r.lane limit 1
+) is null
+and l.id not in (
+    select s.lane from (select lane from {schema}runs where state = 'scheduled' order by due_at limit {limit}) s
+    union all
+    select o.lane from (select lane from {schema}runs where session is not null order by session limit {limit}) o
+    union all
+    select h.lane from (select lane from {schema}runs where held is not null order by held limit {limit}) h
+)
+
 -- name: list_scheduled_lanes
 -- List the queues and tasks of schedules, whose lanes must exist.
 select distinct queue, task from {schema}schedules
@@ -73,22 +98,26 @@ on conflict (id) do nothing
 -- Delete lanes whose names were kept.
 delete from {schema}lanes where id {among(:rows, id bigint)}
 
--- name: find_late_lanes
--- Find retired lanes that got runs, among those that were retired last.
-select t.id, t.queue, t.task from (
-    select id, queue, task from {schema}retired_lanes order by retired_at desc limit cast(:size as bigint)
+-- name: last_retired_lane
+-- Find the last of the next retired lanes; null if there are none.
+select max(id) from (
+    select id from {schema}retired_lanes where id > cast(:above as bigint) order by id limit cast(:size as bigint)
 ) t
-where (
+
+-- name: find_late_lanes
+-- Find retired lanes that got runs.
+select t.id, t.queue, t.task from {schema}retired_lanes t
+where t.id > cast(:above as bigint) and t.id <= cast(:last as bigint) and ((
     select 1 from {schema}runs r where r.lane >= t.id and r.lane < t.id + 1 and r.state = 'ready' and r.held is null
     order by r.lane limit 1
 ) = 1 or (
     select 1 from {schema}runs r where r.lane >= t.id and r.lane < t.id + 1 and r.state in ('waiting', 'blocked')
     order by r.lane limit 1
-) = 1
-limit 100
+) = 1)
+order by t.id limit 100
 
 -- name: pick_late_runs
--- Pick ready and suspended runs of a retired lane, a batch of each. No worker claims from there, so no claim is disturbed.
+-- Pick ready and suspended runs of a retired lane, a batch of each.
 select id from (
     select id from {schema}runs where lane = cast(:lane as bigint) and state = 'ready' and held is null
     order by lane, priority desc limit 500
@@ -100,8 +129,20 @@ select id from (
 
 -- name: move_runs
 -- Move runs to another lane.
-update {schema}runs set lane = cast(:lane as bigint), fence = fence + 1 where id {among(:rows, id uuid)}
+--
+-- A worker that knew the old lane may have claimed a run since it was picked. Such a run stays: another fence would
+-- make the worker lose it.
+with late as materialized (
+    select r.id from {schema}runs r
+    where r.id {among(:rows, id uuid)} and r.lane = cast(:old as bigint) and r.session is null
+    and coalesce(r.state, '') in ('ready', 'waiting', 'blocked')
+    order by r.seq {lock_skip_locked}
+)
+update {schema}runs set lane = cast(:lane as bigint), fence = fence + 1 where id {among(late, id)}
+returning id, {notify_workers}
 
 -- name: prune_retired_lanes
--- Forget the names of lanes that were retired long ago.
-delete from {schema}retired_lanes where retired_at < {now} - cast(:age as bigint)
+-- Forget the names of lanes that were retired long ago, except for the newest. A nested graph that starts late needs them.
+delete from {schema}retired_lanes where retired_at < {now} - cast(:age as bigint) and retired_at < (
+    select retired_at from {schema}retired_lanes order by retired_at desc limit 1 offset cast(:kept as bigint)
+)

@@ -9,11 +9,13 @@ select r.*, {listed_args(r)} from {schema}shown_runs r
 where r.id = cast(:id as {uuid})
 
 -- name: read_run_without_lane
--- Read a run whose lane doesn't exist, so that `shown_runs` lacks it: another program changed the tables.
-select r.id, '(unknown)', '(unknown)', r.state, r.priority, r.attempt, r.crashes, r.error, cast(null as text), r.created_at, r.started_at,
+-- Read a run whose lane doesn't exist, so that `shown_runs` lacks it: the lane was collected, or another program changed
+-- the tables. The last column says whether its name is known.
+select r.id, coalesce(t.queue, '(unknown)'), coalesce(t.task, '(unknown)'), r.state, r.priority, r.attempt, r.crashes, r.error, cast(null as text), r.created_at, r.started_at,
     r.finished_at, r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, 0, r.kind, r.node, r.spawn_key,
-    r.place, r.options, r.seq, {listed_args(r)}
-from {schema}runs r where r.id = cast(:id as {uuid}) and not exists (select 1 from {schema}lanes l where l.id = r.lane)
+    r.place, r.options, r.seq, {listed_args(r)}, case when t.id is null then 0 else 1 end
+from {schema}runs r left join {schema}retired_lanes t on t.id = r.lane
+where r.id = cast(:id as {uuid}) and not exists (select 1 from {schema}lanes l where l.id = r.lane)
 
 -- name: read_run_details
 -- Read what operators see of a run in addition. Arguments and result only if they aren't larger than `bytes`.
