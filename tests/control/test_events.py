@@ -78,6 +78,40 @@ def test_an_event_is_shown_in_every_tenant_with_who_waits(control, wait):
     assert [waiter.run for waiter in control.events.waiters("paid", "acme")] == [run.id]
 
 
+@pytest.mark.parametrize("undo", [None, print])
+def test_a_cancelled_run_waits_for_nothing_until_it_is_retried(app, control, undo):
+    @app.task(name="order")
+    async def order(ctx: Context) -> Any:
+        await ctx.step(int, undo=undo)
+        return await ctx.wait_for("paid", timeout=3600)
+
+    def waiters() -> tuple[int, int, int]:
+        awaited = control.events.list().awaited
+        return (
+            sum(each.waiters for each in awaited),
+            len(control.events.waiters("paid")),
+            len(control.runs.waits(run.id)),
+        )
+
+    run, other = order.enqueue(), order.enqueue()
+    drain(app)
+    assert waiters() == (2, 2, 1)
+    run.cancel()
+    assert run.info().state == ("cancelled" if undo is None else "undoing")
+    assert (waiters(), control.events.list().awaited[0].run) == ((1, 1, 0), other.id)
+    drain(app)
+    assert (run.info().state, waiters()) == ("cancelled", (1, 1, 0))
+    other.cancel()
+    drain(app)
+    assert (control.events.list().awaited, control.events.show("paid")) == ([], [])
+    run.retry()
+    drain(app)
+    assert (run.info().state, waiters()) == ("waiting", (1, 1, 1))
+    control.events.emit("paid", 7)
+    drain(app)
+    assert run.result() == 7
+
+
 def test_why_names_the_tenant_of_an_awaited_event_and_one_emitted_for_another(control, wait):
     run, plain = wait("paid", "acme"), wait("paid")
     (reason,) = control.whys.why(run.id).reasons

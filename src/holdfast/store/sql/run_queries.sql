@@ -70,10 +70,10 @@ from {each(:rows, n int, generation int)}
 join {schema}checkpoints c on c.run = cast(:id as {uuid}) and c.generation = each.generation and c.n = each.n
 
 -- name: list_waits
--- List the waits of a run.
+-- List the waits of an unfinished run. One that failed or was cancelled keeps its waits for a retry, but doesn't wait.
 select w.key, w.kind, w.target, w.pending, w.due_at, w.since, w.outcome
 from {schema}runs r join {schema}waits w on w.run = r.id and w.generation = r.generation
-where r.id = cast(:id as {uuid}) order by w.since, w.key
+where r.id = cast(:id as {uuid}) and r.finished_at is null and r.ending is null order by w.since, w.key
 
 -- name: list_children
 -- List the first children of a run in order of creation, with the call that created them.

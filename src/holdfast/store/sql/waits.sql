@@ -101,17 +101,21 @@ where target = :target
 -- name: list_awaited_events
 -- List events that runs wait for, those awaited for the longest time first, with the first run of each.
 --
--- Of a bounded number of waits; the last column says how many were read.
+-- Of a bounded number of waits; the last column says how many were read. A run that failed or was cancelled keeps its
+-- waits for a retry, but doesn't wait.
 with open_waits as materialized (
-    select w.target, w.since from {schema}waits w where w.kind = 'event' and w.outcome is null order by w.target limit 10000
+    select w.target, w.since, w.run from {schema}waits w where w.kind = 'event' and w.outcome is null order by w.target limit 10000
 ), awaited as (
-    select w.target, count(*) as waiters, min(w.since) as since from open_waits w group by w.target
+    select w.target, count(*) as waiters, min(w.since) as since
+    from open_waits w join {schema}runs r on r.id = w.run and r.finished_at is null and r.ending is null
+    group by w.target
 )
 select f.name, f.tenant, f.waiters, f.since, f.run, l.task, f.read
 from (
     select e.name, e.tenant, a.waiters, a.since, a.target, (select count(*) from open_waits) as read,
         (
-            select x.run from {schema}waits x where x.target = a.target and x.kind = 'event' and x.outcome is null
+            select x.run from {schema}waits x join {schema}runs u on u.id = x.run and u.finished_at is null and u.ending is null
+            where x.target = a.target and x.kind = 'event' and x.outcome is null
             order by x.since, x.run limit 1
         ) as run
     from awaited a join {schema}events e on e.target = a.target
@@ -143,10 +147,11 @@ order by e.touched_at desc limit cast(:size as bigint)
 select target, payload from {schema}events where target {among(:rows, target text)}
 
 -- name: list_event_waiters
--- List the first runs that wait for events, in the order of their waits.
+-- List the first unfinished runs that wait for events, in the order of their waits.
 select w.target, w.run, l.task, w.since, w.due_at
 from {schema}waits w join {schema}runs r on r.id = w.run join {schema}lanes l on l.id = r.lane
 where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
+and r.finished_at is null and r.ending is null
 order by w.since, w.run limit cast(:size as bigint)
 
 -- name: pick_events_with_waiters
