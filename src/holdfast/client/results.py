@@ -26,7 +26,7 @@ from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ErrorInfo, ResultTimeout, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, database_clock, to_micros
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode_value
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import FINAL_STATES, Chunk
 from holdfast.store import Store
@@ -482,5 +482,5 @@ class RunResults:
         if row is None:
             raise RunNotFound.of(id)
         rows = self._store.queries.chunks(str(id), after)
-        chunks = [Chunk(n, attempt, decode(data), step, number or 1) for n, attempt, data, step, number in rows]
+        chunks = [Chunk(n, attempt, decode_value(data), step, number or 1) for n, attempt, data, step, number in rows]
         return chunks, row[0] in FINAL_STATES and not rows

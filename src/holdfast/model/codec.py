@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets
+from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets, unmasked_secrets
 from holdfast.model.validation import MAX_DEPTH, MAX_DIGITS, PYDANTIC_MASK, find_problem, find_pydantic_secret
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024
@@ -26,6 +26,8 @@ MAX_PAYLOAD_BYTES = 2 * 1024 * 1024
 _max_bytes = MAX_PAYLOAD_BYTES
 
 DIGEST_VERSION = "1:"
+MASKED_DIGEST_VERSION = "2:"
+"""Of digests in which secrets are masked: from a digest of its value, a PIN could be found by trying all."""
 ENCODED_PLACEHOLDER = "(encoded; this app doesn't have the codec)"
 NOT_UNPACKED = "the stored payload is corrupt, or larger than refuse_above allows: it can't be decompressed"
 CODEC_MISSING = "the payload was written with a codec or key that this app doesn't have: use the same Holdfast(codec=…)"
@@ -88,8 +90,18 @@ def _restore(kind: type[Any], value: Any) -> Any:
     if (get_origin(kind) or kind) is Secret:
         return _restore_secret(kind, value)
     if is_pydantic_model(kind):
-        return kind.model_validate_json(msgspec.json.encode(value))
+        return _restore_model(kind, value)
     raise TypeError(f"objects of type {kind.__qualname__} can't be read from JSON")
+
+
+def _restore_model(kind: Any, value: Any) -> Any:
+    text = msgspec.json.encode(value).decode()
+    try:
+        return kind.model_validate_json(text)
+    except Exception:
+        if may_have_secrets(text):  # The message and the cause contain the input.
+            raise ValueError(f"the value has secrets, and isn't a valid `{_kind_name(kind)}`") from None
+        raise
 
 
 def _restore_secret(kind: Any, value: Any) -> Secret[Any]:
@@ -98,7 +110,10 @@ def _restore_secret(kind: Any, value: Any) -> Secret[Any]:
     if inner == MASK:
         raise ValueError(f"{MASK} is the mask of a secret: pass its actual value")
     (of,) = get_args(kind) or (Any,)
-    return Secret(inner if of is Any else msgspec.convert(inner, of, dec_hook=_restore))
+    try:
+        return Secret(inner if of is Any else msgspec.convert(inner, of, dec_hook=_restore))
+    except Exception:  # The message and the cause may contain the value.
+        raise ValueError(f"the value of a secret isn't a valid `{_kind_name(of)}`") from None
 
 
 _encode = msgspec.json.Encoder(enc_hook=_replace).encode
@@ -147,6 +162,16 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
         raise PayloadError(f"the stored JSON can't be decoded as {_kind_name(kind)}: {error}") from error
 
 
+def decode_value(text: str, kind: Any = Any) -> Any:
+    """Decode a payload for code that uses it: as `decode`, but secrets that no annotation names are `Secret`, too."""
+    return restore_secrets(decode(text, kind), text)
+
+
+def restore_secrets(value: Any, text: str) -> Any:
+    """Return a value that was decoded from a text with all its secrets as `Secret`."""
+    return unmasked_secrets(value) if may_have_secrets(text) else value
+
+
 def is_encoded(text: str | bytes) -> bool:
     """Return whether a payload was transformed by a codec that this app doesn't have, or with another key."""
     start = text[:4] if isinstance(text, str) else text[:4].decode(errors="replace")
@@ -163,7 +188,7 @@ def display_value(text: str) -> Any:
 
 def may_have_secrets(text: str) -> bool:
     """Return whether a JSON text may have a secret. Other programs may write any character as an escape."""
-    return f'"{SECRET_KEY}"' in text or _ESCAPED_PRINTABLE.search(text) is not None
+    return f'"{SECRET_KEY}"' in text or ("\\u00" in text and _ESCAPED_PRINTABLE.search(text) is not None)
 
 
 def json_for_display(text: str) -> msgspec.Raw:
@@ -194,9 +219,46 @@ def canonical_text(text: str) -> str:
     return _encode_sorted(value).decode()
 
 
+class MaskedDigest(str):
+    """A digest of values in which secrets were masked, because digests are stored and displayed.
+
+    `unmasked` is the digest of the values themselves, as release 0.1 computed it: only to find what it has stored.
+    """
+
+    __slots__ = ("unmasked",)
+
+    unmasked: str
+
+    @classmethod
+    def of(cls, masked: str, unmasked: str) -> MaskedDigest:
+        found = cls(masked)
+        found.unmasked = unmasked
+        return found
+
+    def prefixed(self, prefix: str) -> MaskedDigest:
+        return self.of(prefix + self, prefix + self.unmasked)
+
+    def shortened(self, length: int) -> MaskedDigest:
+        return self.of(self[:length], self.unmasked[:length])
+
+
 def digest(text: str) -> str:
-    """Return a stable hash of a canonical text, with the version of its algorithm."""
-    return DIGEST_VERSION + hashlib.sha256(text.encode()).hexdigest()
+    """Return a stable hash of a canonical text, with the version of its algorithm. Secrets don't count."""
+    found = DIGEST_VERSION + hashlib.sha256(text.encode()).hexdigest()
+    if not has_secrets(text):
+        return found
+    masked = hashlib.sha256(masked_text(text).encode()).hexdigest()
+    return MaskedDigest.of(MASKED_DIGEST_VERSION + masked, found)
+
+
+def has_secrets(canonical: str) -> bool:
+    """Return whether a text that this module encoded has a secret."""
+    return f'"{SECRET_KEY}"' in canonical
+
+
+def masked_text(canonical: str) -> str:
+    """Return a canonical text with its secrets masked."""
+    return _encode_sorted(mask_secrets(_decode_plain(canonical))).decode()
 
 
 def _kind_name(kind: Any) -> str:

@@ -5,6 +5,7 @@ It is stored as `{"$secret": value}`, so that payloads can be masked for display
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +37,27 @@ class Secret(Generic[T]):
 
     def __hash__(self) -> int:
         return hash((Secret, self._value))
+
+
+def unmasked_secrets(value: Any) -> Any:
+    """Return a decoded value in which every stored form of a secret is a `Secret`."""
+    if isinstance(value, dict):
+        if value.keys() == {SECRET_KEY}:
+            return Secret(value[SECRET_KEY])
+        return {key: unmasked_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(unmasked_secrets(item) for item in value)
+    for name in _field_names(value):
+        item = getattr(value, name, None)
+        if isinstance(item, dict | list | tuple) or _field_names(item):
+            object.__setattr__(value, name, unmasked_secrets(item))
+    return value
+
+
+def _field_names(value: Any) -> Iterable[str]:
+    """Return the fields of a dataclass or a struct."""
+    kind = type(value)
+    return getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", None) or ()
 
 
 def mask_secrets(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.model.names import type_name
+from holdfast.model.secret import Secret
 
 MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python parses at most 4300 by default, including a sign
@@ -95,6 +96,8 @@ def _check(node: _Node, inner: list[_Node], replace: Callable[[Any], Any]) -> st
     value = node.value
     if value is None or isinstance(value, bool):
         return None
+    if isinstance(value, Secret):  # The path and the problem inside it may contain parts of its value.
+        return None if find_problem(value.reveal(), replace) is None else "a secret whose value JSON can't hold"
     if isinstance(value, Enum):
         inner.append(_Node(value.value, node.parent, node.step))
         return None

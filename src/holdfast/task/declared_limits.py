@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import BadArguments, ConfigError
-from holdfast.model.codec import canonical, decode
+from holdfast.model.codec import canonical, decode, encode, has_secrets
 from holdfast.model.interactive import is_interactive
 from holdfast.model.names import check_name
 from holdfast.policy.admission import Rate, parse_rate
@@ -82,6 +82,11 @@ class DeclaredLimits:
         value = (
             self._by_function(limit.by, request, where) if callable(limit.by) else _by_path(limit.by, request, where)
         )
+        if has_secrets(encode(value, f"{where}: the value of by=")):
+            raise BadArguments(
+                f"{where}: by= is a secret, and the key of a limit is stored and displayed; use another argument, or a "
+                "function that returns a keyed hash of it, such as hmac.new(key, value, 'sha256').hexdigest()"
+            )
         key = canonical(value, f"{where}: the value of by=")
         if len(key) > MAX_KEY_LENGTH:
             raise BadArguments(

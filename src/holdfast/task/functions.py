@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, TaskError
-from holdfast.model.codec import decode, decoder
+from holdfast.model.codec import decode_value, decoder, restore_secrets
 from holdfast.model.names import MAX_NAME_CHARS, check_name
 from holdfast.task.annotations import Unresolved, check, resolve
 from holdfast.task.task import Task
@@ -163,10 +163,10 @@ class FunctionInfo:
         """Decode a stored result as the annotated type, or as plain JSON if it doesn't match."""
         if self._decoder is not None:
             try:
-                return self._decoder.decode(text)
+                return restore_secrets(self._decoder.decode(text), text)
             except (msgspec.MsgspecError, RecursionError):
-                return decode(text)
-        return decode(text)
+                return decode_value(text)
+        return decode_value(text)
 
 
 _known: dict[int, tuple[weakref.ref[Callable[..., Any]], FunctionInfo]] = {}

@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import GraphError
-from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
+from holdfast.model.codec import (
+    DIGEST_VERSION,
+    MASKED_DIGEST_VERSION,
+    MaskedDigest,
+    canonical,
+    canonical_text,
+    decode,
+    has_secrets,
+)
+from holdfast.model.secret import mask_secrets
 from holdfast.policy.graph_rules import Rule, rule_nodes
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
@@ -221,7 +230,10 @@ def graph_digest(plan: CompiledGraph, result: str | None, *, with_options: bool 
 
     It is computed node by node because a graph may be larger than a payload.
     """
-    return DIGEST_VERSION + _hashed(plan, result, with_options)
+    found = DIGEST_VERSION + _hashed(plan, result, with_options)
+    if not _has_secrets(plan):
+        return found
+    return MaskedDigest.of(MASKED_DIGEST_VERSION + _hashed(plan, result, with_options, masked=True), found)
 
 
 def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | None]:
@@ -230,7 +242,19 @@ def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | N
     As for a task's key, the options of nodes don't count, except the tenant.
     """
     plain = graph_digest(plan, result, with_options=False)
-    return plain, graph_digest(plan, result) if _has_options(plan) else None
+    has_options = _has_options(plan)
+    old = graph_digest(plan, result) if has_options else plain
+    if isinstance(old, MaskedDigest):
+        return str(plain), old.unmasked
+    return plain, old if has_options else None
+
+
+def _has_secrets(plan: CompiledGraph) -> bool:
+    return any(
+        (node.spec.request is not None and has_secrets(node.spec.request.args))
+        or (node.graph is not None and _has_secrets(node.graph))
+        for node in plan.nodes
+    )
 
 
 def _has_options(plan: CompiledGraph) -> bool:
@@ -241,27 +265,28 @@ def _has_options(plan: CompiledGraph) -> bool:
     )
 
 
-def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
+def _hashed(plan: CompiledGraph, result: str | None, with_options: bool, *, masked: bool = False) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
     for node in sorted(plan.nodes, key=lambda each: each.spec.name):
         whole.update(b"\n")
-        whole.update(canonical(_describe(node, with_options), f"node {node.spec.name}").encode())
+        whole.update(canonical(_describe(node, with_options, masked=masked), f"node {node.spec.name}").encode())
     return whole.hexdigest()
 
 
-def _describe(node: CompiledNode, with_options: bool) -> dict[str, Any]:
+def _describe(node: CompiledNode, with_options: bool, *, masked: bool) -> dict[str, Any]:
     spec = node.spec
     description: dict[str, Any] = {"name": spec.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
     if spec.request is not None:
         args = spec.request.signature.with_defaults(spec.request.args)
-        description |= {"task": spec.request.task, "args": decode(canonical_text(args))}
+        values = decode(canonical_text(args))
+        description |= {"task": spec.request.task, "args": mask_secrets(values) if masked else values}
         options = spec.request.options
         description["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
         description["fills"] = sorted((_fill(fill) for fill in spec.fills), key=lambda fill: canonical(fill["at"]))
     if spec.gate is not None:
         description |= {"timeout": spec.gate.timeout, "on_timeout": spec.gate.on_timeout, "schema": spec.gate.schema}
     if node.graph is not None:
-        description["graph"] = _hashed(node.graph, None, with_options)
+        description["graph"] = _hashed(node.graph, None, with_options, masked=masked)
     return description
 
 

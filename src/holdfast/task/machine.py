@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.errors import BadArguments, BadState, ConfigError, PayloadError, TaskError
 from holdfast.model.clock import Duration, to_micros
-from holdfast.model.codec import decode, decoder, encode
+from holdfast.model.codec import decode, decode_value, decoder, encode, restore_secrets
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import Unresolved, has_secrets, named, resolve
 from holdfast.task.context import Context
@@ -188,7 +188,7 @@ class StateSignature:
         if self._definition is None:
             raise BadState(self._fault)
         try:
-            return (self._definition.read(bytes(decode(text, StoredState).fields)),), {}
+            return (restore_secrets(self._definition.read(bytes(decode(text, StoredState).fields)), text),), {}
         except (msgspec.MsgspecError, RecursionError, TypeError) as error:
             raise BadState(f"{self._definition.where}: the stored state can't be decoded: {error}") from error
 
@@ -271,9 +271,9 @@ class MachineSignature:
     def decode_result(self, text: str) -> Any:
         """Decode a result as a type that some state's `Done[…]` annotation names, or else as plain JSON."""
         try:
-            return decode(text, self._result_kind)
+            return decode_value(text, self._result_kind)
         except PayloadError:
-            return decode(text)
+            return decode_value(text)
 
     @functools.cached_property
     def _result_kind(self) -> Any:

@@ -21,7 +21,17 @@ import msgspec
 
 from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
-from holdfast.model.codec import DIGEST_VERSION, canonical, decode, digest, encode
+from holdfast.model.codec import (
+    DIGEST_VERSION,
+    MASKED_DIGEST_VERSION,
+    MaskedDigest,
+    canonical,
+    decode,
+    digest,
+    encode,
+    has_secrets,
+    masked_text,
+)
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
 from holdfast.task import operations
@@ -70,7 +80,8 @@ _HINT = "pass plain values; or let the function look the object up, or capture i
 
 
 def _short(text: str) -> str:
-    return digest(text)[:LENGTH]
+    found = digest(text)
+    return found.shortened(LENGTH) if isinstance(found, MaskedDigest) else found[:LENGTH]
 
 
 NO_ARGUMENTS = _short(canonical([[], {}]))
@@ -99,10 +110,15 @@ def child_digest(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 def items_digest(task: Task[..., Any], items: Iterable[Any], options: Options) -> str:
     """Return the digest of the items of a `map`, item by item: together they may exceed a payload."""
     whole = hashlib.sha256(canonical(options.canonical()).encode())
+    masked, are_secret = whole.copy(), False
     for item in items:
-        whole.update(b"\n")
-        whole.update(canonical(item, f"the arguments of task {task.name}").encode())
-    return (DIGEST_VERSION + whole.hexdigest())[:LENGTH]
+        text = canonical(item, f"the arguments of task {task.name}")
+        whole.update(f"\n{text}".encode())
+        is_secret = has_secrets(text)
+        masked.update(f"\n{masked_text(text) if is_secret else text}".encode())
+        are_secret |= is_secret
+    found = (DIGEST_VERSION + whole.hexdigest())[:LENGTH]
+    return MaskedDigest.of((MASKED_DIGEST_VERSION + masked.hexdigest())[:LENGTH], found) if are_secret else found
 
 
 # Functions
@@ -158,7 +174,7 @@ def step_with(
         name, fn, info = _called("step", fn, settings.name)
     digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
     operation = operations.Step(
-        name, f"{name}-{digest}", fn, info, args, kwargs,
+        name, operations.digest_base(f"{name}-", digest), fn, info, args, kwargs,
         settings.retry, settings.timeout, settings.undo, settings.raises,
     )  # fmt: skip
     if active_fakes and operation.undo is not None:
@@ -174,9 +190,8 @@ def step_with(
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
     name, function, info = _called("undo", fn)
-    operation = operations.Undo(
-        name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs
-    )
+    base = operations.digest_base(f"$undo:{name}-", arguments_digest(name, args, kwargs))
+    operation = operations.Undo(name, base, function, info, args, kwargs)
     if blocking:
         refuse_async("undo", operation.fn, _USE_CONTEXT)
     return operation
@@ -187,9 +202,8 @@ def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given
     if given is not None:
         _refuse_name_argument(fn)
     name, function, info = _called("transaction", fn, None if given is None else given_name(given))
-    operation = operations.Transaction(
-        name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs
-    )
+    base = operations.digest_base(f"{name}-", arguments_digest(name, args, kwargs))
+    operation = operations.Transaction(name, base, function, info, args, kwargs)
     refuse_async("transaction", operation.fn, "transactions run in a thread: write it as a plain def")
     return operation
 
@@ -240,7 +254,9 @@ def submit(graph: Any, result: Any) -> operations.Submit:
             f"ctx.submit: graph {plan.graph.name} has a key: remove it, a child is created exactly once anyway"
         )
     named = result_name(plan, result)
-    return operations.Submit(plan, named, graph_digest(plan, named)[:LENGTH])
+    digest = graph_digest(plan, named)
+    short = digest.shortened(LENGTH) if isinstance(digest, MaskedDigest) else digest[:LENGTH]
+    return operations.Submit(plan, named, short)
 
 
 def enqueue(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Enqueue:

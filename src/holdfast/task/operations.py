@@ -13,10 +13,16 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.model.codec import MaskedDigest
 from holdfast.model.retry import Retry
 from holdfast.task.functions import FunctionInfo
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.task import Request, Task
+
+
+def digest_base(prefix: str, digest: str) -> str:
+    """Return the base of an operation that is identified by a digest. Of a masked digest, it keeps both forms."""
+    return digest.prefixed(prefix) if isinstance(digest, MaskedDigest) else prefix + digest
 
 
 class Call(msgspec.Struct):
@@ -102,7 +108,7 @@ class Spawn(msgspec.Struct):
 
     @property
     def base(self) -> str:
-        return f"$spawn:{self.request.task}-{self.digest}"
+        return digest_base(f"$spawn:{self.request.task}-", self.digest)
 
 
 class Submit(msgspec.Struct):
@@ -114,7 +120,7 @@ class Submit(msgspec.Struct):
 
     @property
     def base(self) -> str:
-        return f"$submit:{self.plan.graph.name}-{self.digest}"
+        return digest_base(f"$submit:{self.plan.graph.name}-", self.digest)
 
     def result_task(self) -> str | None:
         """Return the task whose result type the graph's result has, or None for plain JSON."""
@@ -141,7 +147,7 @@ class Map(msgspec.Struct):
 
     @property
     def base(self) -> str:
-        return f"$map:{self.task}-{self.digest}"
+        return digest_base(f"$map:{self.task}-", self.digest)
 
 
 class Enqueue(msgspec.Struct):
@@ -152,7 +158,7 @@ class Enqueue(msgspec.Struct):
 
     @property
     def base(self) -> str:
-        return f"$enqueue:{self.request.task}-{self.digest}"
+        return digest_base(f"$enqueue:{self.request.task}-", self.digest)
 
 
 class Value(msgspec.Struct):

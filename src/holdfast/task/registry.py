@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
-from holdfast.model.codec import decode, encode
+from holdfast.model.codec import decode_value, encode
 from holdfast.model.interactive import has_source_file, is_defined_interactively, note
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
@@ -117,7 +117,7 @@ class Registry:
         try:
             return self.get(task).signature.decode_result(text)
         except UnknownTask:
-            return decode(text)
+            return decode_value(text)
 
     def load(self) -> None:
         """Import the modules of `include`. No lock is held: imports have their own."""

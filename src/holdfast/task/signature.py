@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import CODEC_MISSING, decode, decoder, encode
+from holdfast.model.codec import CODEC_MISSING, decode, decode_value, decoder, encode, restore_secrets
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
@@ -136,7 +136,7 @@ class Signature:
         values = self._read(text, _MISMATCH)
         if values[-1] is not _UNSET:
             values = self._read(self._by_name(text), _MISMATCH)
-        return self._call(values)
+        return self._call(restore_secrets(values, text))
 
     def encode_result(self, value: Any) -> str:
         """Encode a result. Raises PayloadError if it can't be serialized."""
@@ -150,8 +150,8 @@ class Signature:
         self.resolve()
         if self._result_decoder is not None:
             with suppress(msgspec.MsgspecError, RecursionError):
-                return self._result_decoder.decode(text)
-        return decode(text)
+                return restore_secrets(self._result_decoder.decode(text), text)
+        return decode_value(text)
 
     def _sort_parameters(self) -> None:
         of = {kind: [p for p in self._signature.parameters.values() if p.kind is kind] for kind in _KINDS}
@@ -325,7 +325,7 @@ class UntypedSignature:
         return text
 
     def decode_result(self, text: str) -> Any:
-        return decode(text)
+        return decode_value(text)
 
 
 def _without_context(signature: inspect.Signature) -> inspect.Signature:

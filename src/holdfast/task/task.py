@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import BadArguments, BadMessage, ConfigError, HoldfastError, PayloadError, TaskError
 from holdfast.model.clock import Duration
-from holdfast.model.codec import canonical, canonical_text, decode, digest
+from holdfast.model.codec import MaskedDigest, canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
 from holdfast.model.type_variables import P, R_co
 from holdfast.task.annotations import shown as type_name
@@ -56,11 +56,15 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
         The digest covers the task and its arguments; the tenant is part of the key's scope. It doesn't depend on the
         order of names, the time zone of times, or whether a default was written out. Options say when and how a run
         executes, not what it is. 0.1 included them, and its keys are kept forever, so both forms must be accepted.
-        Without options the two are the same.
+        Without options the two are the same. Secrets don't count: a digest of its value would disclose a short one.
         """
         args = decode(canonical_text(self.signature.with_defaults(self.args)))
         options = self.options.canonical()
-        return self._digest(args, {}), self._digest(args, options) if options else None
+        plain = self._digest(args, {})
+        old = self._digest(args, options) if options else plain
+        if isinstance(old, MaskedDigest):
+            return str(plain), old.unmasked
+        return plain, old if options else None
 
     def _digest(self, args: Any, options: dict[str, Any]) -> str:
         identity = {"task": self.task, "args": args, "options": options}

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, StepTraceback
-from holdfast.model.codec import decode, encode
+from holdfast.model.codec import MaskedDigest, decode, encode
 from holdfast.model.failure import MAX_MESSAGE_BYTES, error_from_json, error_to_json, truncate_start
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_digest, key_name
@@ -120,8 +120,19 @@ class RecordedHistory:
 
     def next_key(self, base: str) -> str:
         """Return the key of the next operation with this base: the base and the number of its occurrence."""
+        if base.__class__ is not str:
+            base = self._recorded_base(base)
         occurrence = self._occurrences[base] = self._occurrences.get(base, 0) + 1
         return f"{base}#{occurrence}"
+
+    def _recorded_base(self, base: str) -> str:
+        """Return the base under which release 0.1 recorded an operation with secrets, if it did in this run."""
+        assert isinstance(base, MaskedDigest)
+        start = f"{base.unmasked}#"
+        is_recorded = base.unmasked in self._occurrences or any(
+            key.startswith(start) for keys in (self.unconsumed, self.open_waits, self.withdrawn) for key in keys
+        )
+        return base.unmasked if is_recorded else str(base)
 
     def next_number(self) -> int:
         self.last_number += 1

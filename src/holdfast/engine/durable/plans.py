@@ -32,7 +32,7 @@ from holdfast.engine.durable.history import (
 from holdfast.engine.services import ChildReader, ClientServices
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, WaitTimeout
 from holdfast.model.clock import to_datetime
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode, decode_value
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
@@ -303,7 +303,7 @@ class OperationPlans:
         )
         what = f"event {name!r}"
         try:
-            return decode(self._payload(result, what), operation.type or Any)
+            return decode_value(self._payload(result, what), operation.type or Any)
         except PayloadError as error:
             raise unexpected_payload(what, error) from error
 
@@ -314,7 +314,7 @@ class OperationPlans:
             result = await self._wait(executor, key, kind="message", target=topic, delay=operation.timeout)
             text = self._payload(result, what)
             try:
-                return decode(text, operation.type or Any)
+                return decode_value(text, operation.type or Any)
             except PayloadError as error:
                 if self.replay_only:
                     raise unexpected_payload(what, error) from error
