@@ -211,3 +211,25 @@ def test_failed_tries_are_shown_below_their_attempt_and_at_the_top_while_the_ste
     (unfinished,) = data["unfinished_steps"]
     assert (unfinished["state"], unfinished["tries"][0]["number"]) == ("retrying", 1)
     assert "step charge failed (ConnectionError: refused); try 2 of 3 begins at " in why
+
+
+def test_a_run_that_existed_before_it_was_enqueued_is_marked(shell, database_url):
+    with Holdfast(database_url) as app:
+
+        @app.task(name="mail")
+        def mail(to: str) -> None: ...
+
+        @app.task(name="work")
+        async def work(ctx: Context) -> None:
+            await ctx.enqueue(mail.options(key="old"), "ada")
+            await ctx.enqueue(mail.options(key="new"), "ada")
+
+        old = mail.options(key="old").enqueue("ada")
+        run = work.enqueue()
+        app.worker().drain(timeout=60)
+    lines = shell("show", run.id, "--url", database_url).stdout.splitlines()
+    (marked,) = [at for at, line in enumerate(lines) if line.endswith("already existed")]
+    assert lines[marked + 1].strip() == str(old.id)
+    assert [step["kind"] for step in shell.json("show", run.id, "--url", database_url)["steps"]] == [
+        "existing", "enqueue"
+    ]  # fmt: skip

@@ -50,6 +50,18 @@ def test_unknown_page_shows_html_error(open_visitor, method, path, status):
     assert ("allow" in answer.headers) == (status == 405)
 
 
+def test_a_run_that_existed_before_it_was_enqueued_is_marked(shop, open_visitor):
+    @shop.app.task(name="order")
+    async def order(ctx: Context) -> None:
+        await ctx.enqueue(shop.add.options(key="old"), 1, 2)
+        await ctx.enqueue(shop.add.options(key="new"), 1, 2)
+
+    shop.add.options(key="old").enqueue(1, 2)
+    run = order.enqueue()
+    shop.drain()
+    assert Reader(open_visitor.get(f"/runs/{run.id}").text).text.count("already existed") == 1
+
+
 def test_user_text_is_escaped_everywhere(shop, open_visitor, fill):
     runs = fill()
     nasty = NASTY.replace("\n", "")
