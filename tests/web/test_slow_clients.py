@@ -42,6 +42,7 @@ class SlowRequest:
 
     def __init__(self, site, path: str, client: str, *, reads: bool = True) -> None:
         self.status = None
+        self.headers = []
         self._reads = reads
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
@@ -56,6 +57,7 @@ class SlowRequest:
 
     async def _send(self, message):
         self.status = message.get("status", self.status)
+        self.headers += message.get("headers", [])
         if not self._reads:
             await asyncio.Event().wait()
 
@@ -88,6 +90,7 @@ async def test_one_client_cannot_take_all_slots(shop, monkeypatch):
     refused = SlowRequest(site, "/login", "10.0.0.1")
     await refused.task
     assert refused.status == 503
+    assert (b"connection", b"close") in refused.headers
     open_requests += [SlowRequest(site, "/login", address) for address in ("10.0.0.2", "10.0.0.3", "10.0.0.4")]
     await asyncio.sleep(0)
     last = SlowRequest(site, "/login", "10.0.0.5")

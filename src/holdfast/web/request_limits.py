@@ -50,7 +50,8 @@ class RequestLimits:
                 f"too many concurrent requests: at most {MAX_REQUESTS} in total and {MAX_REQUESTS_PER_CLIENT} per"
                 " client; retry later"
             )
-            busy = problem_response(new_problem(503, detail, "too_many_requests"), {"retry-after": "1"})
+            headers = {"retry-after": "1", "connection": "close"}  # its body may never come
+            busy = problem_response(new_problem(503, detail, "too_many_requests"), headers)
             await busy(scope, receive, send_in_time)
             return
         self._open.update(names)
