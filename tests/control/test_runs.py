@@ -6,8 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from holdfast.control.history_text import describe_entry
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
-from tests.support.store_harness import SECOND
+from tests.support.store_harness import CRASHED, SECOND, end_of
 
 FIRST = "0199aaaa-0000-7000-8000-000000000001"
 SECOND_ONE = "0199aaaa-0000-7000-8000-00000000ffff"
@@ -133,3 +134,17 @@ def test_unretryable_run_is_rejected(control, harness):
     harness.add(unique="u")
     with pytest.raises(KeyConflict, match="unique name"):
         control.runs.retry(old)
+
+
+@pytest.mark.parametrize(
+    ("excused", "text"),
+    [(False, "its process had 2 runs, none is charged"), (True, "the database was unreachable, not charged")],
+)
+def test_history_says_with_how_many_runs_a_worker_was_lost(control, harness, excused, text):
+    first, _ = harness.add(), harness.add()
+    harness.session("w")
+    claims = harness.claim("w", 2)
+    ends = [end_of(claim, "crashed", error=CRASHED, runs_in_process=0 if excused else 2) for claim in claims]
+    harness.store.attempts.crash("w", ends)
+    (lost,) = [each for each in control.runs.history(UUID(first)) if each.kind == "worker_lost"]
+    assert (describe_entry(lost), lost.data.get("error")) == ([text], None)

@@ -76,9 +76,17 @@ def _describe_try(data: Mapping[str, Any]) -> str:
     return f"{data['step']}, try {data['try']} of {data['tries']}, next try {str(data['next_at'])[11:19]} UTC"
 
 
+def _describe_lost_worker(data: Mapping[str, Any]) -> str:
+    count = data.get("together")
+    if not isinstance(count, int):
+        return ""
+    return f"its process had {count:,} runs, none is charged" if count else "the database was unreachable, not charged"
+
+
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
     "waiting": _describe_wait,
+    "worker_lost": _describe_lost_worker,
     "retried": _describe_retry,
     "moved": lambda data: f"from {data.get('from')} to {data.get('to')}",
     "forked": _describe_fork,
