@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
 from uuid import UUID
 
 import pytest
@@ -327,6 +330,7 @@ def test_a_gate_is_shown_with_what_is_decided_and_who_decided(shell, yard):
     assert re.search(r"^after +mast, done \(cut\)\n +arguments .*8.*\n +result \{\"planks\": 8\}$", told, re.MULTILINE)
     assert fields(told)["before"] == "sail"
     assert fields(told)["complete"].endswith("launch complete OUTPUT")
+    assert fields(told)["OUTPUT"] == "integer"
     shell("gate", yard.open, "launch", "complete", "5", "--by", "ada", "--url", yard.url)
     told = fields(shell("gate", yard.open, "launch", "--url", yard.url).stdout)
     assert (told["output"], told["decided"].partition(" by ada ")[0]) == ("5", "decided")
@@ -336,6 +340,35 @@ def test_a_gate_is_shown_with_what_is_decided_and_who_decided(shell, yard):
     assert (gate["decided_by"], gate["output"], [node["result"] for node in gate["depends_on"]]) == (
         "ada", 5, [{"planks": 8}]
     )  # fmt: skip
+
+
+@dataclass
+class Decision:
+    target: Literal["prod", "test"]
+    day: date
+    limit: int = 1000
+    note: str | None = None
+
+
+def test_the_fields_of_a_gates_output_are_shown(shell, yard):
+    graph = Graph("release")
+    graph.gate("typed", type=Decision)
+    graph.gate("plain")
+    run = yard.app.submit(graph).id
+    lines = shell("gate", run, "typed", "--url", yard.url).stdout.splitlines()
+    assert [line.strip() for line in lines[-5:]] == [
+        "OUTPUT    a JSON object",
+        '"target": "prod" or "test"',
+        '"day": string (date)',
+        '"limit": integer, default 1000',
+        '"note": string or null, optional',
+    ]
+    assert "OUTPUT" not in shell("gate", run, "plain", "--url", yard.url).stdout
+    reasons = shell("why", run, "--url", yard.url).stdout
+    assert f"holdfast gate {run} typed complete OUTPUT\n" in reasons
+    assert f"holdfast gate {run} plain complete\n" in reasons
+    node = yard.app.get_run(run).nodes()["typed"].id
+    assert "typed complete OUTPUT\n" in shell("why", node, "--url", yard.url).stdout
 
 
 def test_in_empty_tables_there_is_no_gate(shell, empty):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -136,6 +136,45 @@ def _fields(gate: GateDetails) -> Iterator[tuple[str, str | None]]:
         from holdfast.control.graphs import complete_command
 
         yield "complete", complete_command(gate.graph, gate.name, typed=gate.schema is not None)
+        yield "OUTPUT", None if gate.schema is None else "\n".join(_expected(gate.schema))
+
+
+def _expected(schema: Mapping[str, Any]) -> list[str]:
+    """Describe the output that a gate takes: its fields, each on a line, or its type."""
+    whole = _resolve(schema, schema)
+    fields = whole.get("properties")
+    if whole.get("type") != "object" or not fields:
+        return [_type_name(whole, schema)]
+    required = whole.get("required", ())
+    return ["a JSON object", *(f"  {_field(name, part, schema, name in required)}" for name, part in fields.items())]
+
+
+def _field(name: str, part: Mapping[str, Any], schema: Mapping[str, Any], required: bool) -> str:
+    default = _resolve(part, schema).get("default")
+    missing = "" if required else ", optional" if default is None else f", default {json.dumps(default)}"
+    return f'"{name}": {_type_name(part, schema)}{missing}'
+
+
+def _type_name(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    plain = _resolve(part, schema)
+    choices = [each for key in ("anyOf", "oneOf") for each in plain.get(key, ())]
+    if choices:
+        return " or ".join(_type_name(each, schema) for each in choices)
+    if "enum" in plain:
+        return " or ".join(json.dumps(each, ensure_ascii=False) for each in plain["enum"])
+    if "const" in plain:
+        return json.dumps(plain["const"], ensure_ascii=False)
+    kind = plain.get("type", "any JSON")
+    names = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+    return f"{names} ({plain['format']})" if "format" in plain else names
+
+
+def _resolve(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow the reference of a part of a schema."""
+    if "$ref" not in part:
+        return part
+    target = schema.get("$defs", {}).get(str(part["$ref"]).rpartition("/")[2], {})
+    return {**_resolve(target, schema), **{name: value for name, value in part.items() if name != "$ref"}}
 
 
 def _outcome(node: GateDependency) -> str:

@@ -22,8 +22,9 @@ from holdfast.model.failure import error_from_json
 from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
+from holdfast.store.graph_progress import read_plan
 from holdfast.store.limits import CounterState, parse_counter_key
-from holdfast.store.run_queries import NodeRow, RunDetailRow, RunRow, WaitRow
+from holdfast.store.run_queries import GateRow, NodeRow, RunDetailRow, RunRow, WaitRow
 from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
@@ -178,15 +179,15 @@ class Explainer:
             return
         until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
         assert row.parent is not None
-        text = f"waiting for approval{until}: {complete_command(row.parent, str(row.node))}"
+        gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
+        text = f"waiting for approval{until}: {_complete_command(gate)}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
     def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         nodes = self._store.queries.node_overview(row.id)
         for gate in self._store.queries.gates(row.id):
             if gate.state == "waiting":
-                command = complete_command(gate.graph, gate.node)
-                text = f"waiting for approval of gate {gate.node}: {command}"
+                text = f"waiting for approval of gate {gate.node}: {_complete_command(gate)}"
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
         active = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         for node in active[:MAX_NAMES]:
@@ -303,6 +304,10 @@ def _recovery(workers: list[WorkerInfo]) -> str:
     if any(worker.state != "dead" for worker in workers):
         return "; its lease has expired, another worker will recover the run"
     return "; its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
+
+
+def _complete_command(gate: GateRow) -> str:
+    return complete_command(gate.graph, gate.node, typed=read_plan(gate.plan).get("schema") is not None)
 
 
 def _of_node(node: str, id: str, reason: Reason) -> Reason:
