@@ -196,12 +196,15 @@ class StepFailed(HoldfastError):
 
     `error` describes the exception of the step. Its traceback is the cause of this exception, as text: a replay has no
     other, so the original exception isn't available to code that runs live either. `raises=` passes chosen classes on.
+    `retry_after` is the delay of the `RetryAfter` that the step raised, otherwise None: if this exception isn't caught,
+    the next attempt of the run starts after it.
     """
 
-    def __init__(self, step: str, error: ErrorInfo) -> None:
+    def __init__(self, step: str, error: ErrorInfo, retry_after: timedelta | None = None) -> None:
         super().__init__(f"step {step} failed ({error.code}): {error}")
         self.step = step
         self.error = error
+        self.retry_after = retry_after
 
 
 class StepTraceback(Exception):
@@ -224,7 +227,7 @@ class Fatal(HoldfastError):
 
 
 class RetryAfter(HoldfastError):
-    """Raise it in a task to choose the delay before the next attempt. It counts as a failed attempt."""
+    """Raise it in a task or a step to choose the delay before the next attempt or try. It counts as a failed one."""
 
     def __init__(self, delay: timedelta | float, message: str = "") -> None:
         super().__init__(message or f"retry after {delay}")

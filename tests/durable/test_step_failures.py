@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
@@ -232,6 +233,32 @@ def test_retry_after_in_a_step_chooses_the_delay_before_its_next_try(app, ledger
     run = work.enqueue()
     drain(app)
     assert (run.result(timeout=5), len(ledger.lines())) == ("ok", 2)
+
+
+def test_retry_after_in_a_step_without_retries_chooses_the_delay_before_the_next_attempt(timed_app, clock):
+    delays = []
+
+    def later() -> None:
+        raise RetryAfter(60)
+
+    @timed_app.task(name="work", retry=Retry(max_attempts=3, delay=1, jitter=0))
+    async def work(ctx: Context, catches: bool) -> None:
+        try:
+            await ctx.step(later, name="later")
+        except StepFailed as failed:
+            delays.append(failed.retry_after)
+            if catches:
+                await ctx.wait_for("go")
+            raise
+
+    uncaught, caught = work.enqueue_many([(False,), (True,)])
+    drain(timed_app)
+    timed_app.emit("go")
+    drain(timed_app)
+    due = clock.micros + 60_000_000
+    assert timed_app.store.queries.run(str(uncaught.id)).due_at == due
+    assert timed_app.store.queries.run(str(caught.id)).due_at == due, "the recorded failure has the delay, too"
+    assert delays == [timedelta(seconds=60)] * 3
 
 
 def test_a_steps_timeout_cancels_its_coroutine_and_the_retry_policy_applies(app, ledger):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigError, Fatal, NotSerializable, RetryAfter, TooLarge
+from holdfast.errors import ConfigError, ErrorInfo, Fatal, NotSerializable, RetryAfter, StepFailed, TooLarge
 from holdfast.model.retry import Retry
 from holdfast.policy.retry_decision import (
     RetryDecision,
@@ -159,6 +159,12 @@ def test_retry_after_sets_the_delay_regardless_of_filters():
         "error", 86400 * SECOND
     )
     assert decide_after_failure(Retry(), 9, RetryAfter(60), middle) == RetryDecision("error")
+
+
+def test_a_failed_step_that_raised_retry_after_sets_the_delay():
+    failed = StepFailed("charge", ErrorInfo("error", "RetryAfter", "busy"), timedelta(seconds=60))
+    assert decide_after_failure(Retry(on=OSError), 0, failed, middle) == RetryDecision("error", 60 * SECOND)
+    assert decide_after_failure(Retry(), 9, failed, middle) == RetryDecision("error")
 
 
 def test_the_longest_retry_after_of_a_group_applies():

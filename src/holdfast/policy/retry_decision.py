@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import TypeAlias
 
 import msgspec
 
 from holdfast.errors import (
-    ConfigError,
     Fatal,
     PayloadError,
     RetryAfter,
@@ -45,10 +45,16 @@ def decide_after_failure(retry: Retry, failures: int, exception: BaseException, 
             return RetryDecision(one.error.code)
     if failures + 1 >= retry.max_attempts:
         return RetryDecision("error")
-    if not all(isinstance(one, RetryAfter) or _may_retry(retry, one) for one in members):
+    chosen = _longest_delay(members)
+    if not all(_asks_for_retry(one) or _may_retry(retry, one) for one in members):
         return RetryDecision("error")
-    chosen = [_chosen_delay(one, retry, failures, random) for one in members if isinstance(one, RetryAfter)]
-    return RetryDecision("error", max(chosen) if chosen else delay_before_retry(retry, failures, random))
+    return RetryDecision("error", delay_before_retry(retry, failures, random) if chosen is None else chosen)
+
+
+def longest_retry_after(exception: BaseException) -> timedelta | None:
+    """Return the longest delay that an exception, or a group of them, asks for with `RetryAfter`."""
+    chosen = _longest_delay(_members(exception))
+    return None if chosen is None else timedelta(microseconds=chosen)
 
 
 def decide_after_timeout(retry: Retry, failures: int, random: Random) -> RetryDecision:
@@ -83,11 +89,24 @@ def _exponential_delay(retry: Retry, failures: int) -> float:
     return min(delay, float(retry.max_delay_micros))
 
 
-def _chosen_delay(exception: RetryAfter, retry: Retry, failures: int, random: Random) -> int:
+def _chosen_delay(exception: BaseException) -> int | None:
+    """Return the delay that an exception asks for; None if it doesn't, or if the delay is invalid."""
     try:
-        return to_micros(exception.delay, "RetryAfter")
-    except (ConfigError, ValueError, OverflowError, AttributeError):  # an invalid delay: use the task's own policy
-        return delay_before_retry(retry, failures, random)
+        if isinstance(exception, RetryAfter):
+            return to_micros(exception.delay, "RetryAfter")
+        if isinstance(exception, StepFailed) and exception.retry_after is not None:
+            return to_micros(exception.retry_after, "RetryAfter")
+    except Exception:  # Not a duration, or a class that doesn't set it: the policy chooses the delay.
+        pass
+    return None
+
+
+def _asks_for_retry(exception: BaseException) -> bool:
+    return isinstance(exception, RetryAfter) or _chosen_delay(exception) is not None
+
+
+def _longest_delay(exceptions: Iterable[BaseException]) -> int | None:
+    return max((delay for one in exceptions if (delay := _chosen_delay(one)) is not None), default=None)
 
 
 def _may_retry(retry: Retry, exception: BaseException) -> bool:

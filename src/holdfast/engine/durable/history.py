@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, StepTraceback
+from holdfast.model.clock import to_micros
 from holdfast.model.codec import MaskedDigest, decode, encode
 from holdfast.model.failure import MAX_MESSAGE_BYTES, error_from_json, error_to_json, truncate_start
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_digest, key_name
+from holdfast.policy.retry_decision import longest_retry_after
 from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
 from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
@@ -209,6 +212,8 @@ def encode_failure(error: ErrorInfo, exception: BaseException | None, step_args:
         with suppress(Exception):
             failure["class"] = dotted_name(type(exception))
             failure["args"] = decode(encode(exception.args))
+        if (delay := longest_retry_after(exception)) is not None:
+            failure["retry_after"] = to_micros(delay)
     return msgspec.json.encode(failure).decode()
 
 
@@ -216,18 +221,26 @@ def step_failure(step: str, error: ErrorInfo, raises: ExceptionTypes, exception:
     """Return the exception that a step raises to its caller when it fails."""
     if exception is not None and raises and isinstance(exception, raises):
         return exception
-    return _step_failed(step, error)
+    return _step_failed(step, error, None if exception is None else longest_retry_after(exception))
 
 
 def recorded_step_failure(step: str, text: str, raises: ExceptionTypes) -> BaseException:
     """Return the exception that a step raised to its caller, from its recorded failure."""
     restored = _restore_exception(text, raises) if raises else None
-    return _step_failed(step, error_from_json(text)) if restored is None else restored
+    return _step_failed(step, error_from_json(text), _recorded_delay(text)) if restored is None else restored
 
 
-def _step_failed(step: str, error: ErrorInfo) -> StepFailed:
+def _recorded_delay(text: str) -> timedelta | None:
+    try:
+        delay = decode(text).get("retry_after")
+        return timedelta(microseconds=delay) if isinstance(delay, int) else None
+    except (PayloadError, AttributeError, OverflowError):  # a corrupt row
+        return None
+
+
+def _step_failed(step: str, error: ErrorInfo, retry_after: timedelta | None) -> StepFailed:
     """Build the exception from what is recorded and nothing else, so that it is the same live and in a replay."""
-    failed = StepFailed(step, error)
+    failed = StepFailed(step, error, retry_after)
     if error.traceback is not None:
         failed.__cause__ = StepTraceback(truncate_start(error.traceback, MAX_STEP_TRACEBACK_BYTES))
     return failed
