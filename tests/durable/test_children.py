@@ -67,6 +67,32 @@ def test_a_call_creates_a_child_once_and_returns_its_result(app, child, ledger):
     assert (info.parent, info.tenant, info.state) == (run.id, "acme", "done")
 
 
+def test_a_replay_reads_the_ends_of_all_children_with_one_query(app, child, monkeypatch):
+    """Not with a thread and a query for each of thousands of joins."""
+
+    @app.task(name="parent")
+    async def parent(ctx: Context) -> int:
+        got = await asyncio.gather(*(ctx.call(child, f"c{number}") for number in range(40)))
+        await ctx.wait_for("go")
+        return len(got)
+
+    run = parent.enqueue()
+    drain(app)
+    app.emit("go")
+    reads = []
+    for name in ("child_results", "spawned_results"):
+        real = getattr(app.store.journal, name)
+
+        def read(*given, name=name, real=real):
+            reads.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(app.store.journal, name, read)
+    drain(app)
+    assert run.result(timeout=5) == 40
+    assert reads == ["spawned_results"]
+
+
 def test_parent_child_and_grandchild_share_one_slot(app, child):
     @app.task(name="middle")
     async def middle(ctx: Context, depth: int) -> int:

@@ -319,7 +319,7 @@ def test_failures_that_ended_an_attempt_are_superseded_with_it(harness, claim):
     (again,) = harness.claim("w")
     harness.record("w", again, 2, kind="failed")
     harness.end("w", again, "failed", in_tree=True, forget=(2,))
-    steps = harness.store.queries.all_steps(claim.id)
+    steps = harness.store.queries.step_outline(claim.id)
     assert [(step.n, step.kind, step.generation < 0) for step in steps] == [
         (1, "step", False), (2, "failed", True), (2, "failed", True),
     ]  # fmt: skip

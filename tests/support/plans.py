@@ -297,7 +297,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "add_children": (RUNS_TO_ADD, None),
     "end_tree_attempts": (ENDS, "runs_pkey"),
     "lock_unfinished_children": ({}, "holdfast_runs_children"),
-    "resolve_child_waits": (CALLS, "waits_pkey"),
+    "resolve_child_waits": (CALLS, "holdfast_waits_children"),
     "release_map_children": (CHILD, "holdfast_runs_blocked"),
     "count_unfinished_children": (CHILD, "holdfast_runs_children"),
     "read_children_page": (CHILD | {"after": 0, "size": 500}, "holdfast_runs_children"),

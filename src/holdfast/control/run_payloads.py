@@ -8,7 +8,7 @@ from holdfast.errors import PayloadError
 from holdfast.model.codec import decode
 from holdfast.model.previews import MAX_STORED_BYTES, PayloadView, omitted
 from holdfast.store import Store
-from holdfast.store.run_queries import RunDetailRow, RunRow
+from holdfast.store.run_queries import PayloadStatement, RunDetailRow, RunRow
 
 MAX_RESULT_NODES = 5000
 """The result of a graph with more nodes isn't shown."""
@@ -48,7 +48,7 @@ class RunPayloads:
         }
         return found if named is None else found.get(named)
 
-    def stored(self, statement: str, runs: list[tuple[str, int | None]]) -> dict[str, str | None]:
+    def stored(self, statement: PayloadStatement, runs: list[tuple[str, int | None]]) -> dict[str, str | None]:
         """Read stored payloads of runs, given their sizes, as far as the budget allows."""
         chosen = self.view.choose(runs)
         return self._store.queries.payloads_of(statement, chosen) if chosen else {}

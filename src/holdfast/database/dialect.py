@@ -28,6 +28,7 @@
 | `{notify_workers}` | notifies idle workers of new work, except the acting one; free while none is idle |
 | `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
+| `{indexed_by(name)}` | on SQLite, the index to use where its planner chooses another one |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
 | `{storage(runs, fillfactor = 50)}` | schema: storage parameters, where the database has them |
 | `{check(runs, name, condition)}` | schema: a constraint for new and changed rows, where the database can add one |
@@ -261,6 +262,10 @@ class PostgresDialect(Dialect):
         return f"alter table {{schema}}{table} set ({settings})"
 
     @staticmethod
+    def _indexed_by(argument: str) -> str:  # noqa: ARG004 - PostgreSQL has no hints
+        return ""
+
+    @staticmethod
     def _check(argument: str) -> str:
         table, name, condition = argument.split(",", 2)
         name = f"holdfast_{table}_{name.strip()}"
@@ -334,6 +339,10 @@ class SqliteDialect(Dialect):
     @staticmethod
     def _storage(argument: str) -> str:  # noqa: ARG004 - SQLite updates rows in place
         return ""
+
+    @staticmethod
+    def _indexed_by(argument: str) -> str:
+        return f"indexed by {argument}"
 
     @staticmethod
     def _check(argument: str) -> str:  # noqa: ARG004 - SQLite can't add a constraint to a table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -247,9 +247,13 @@ class CommandBatch:
 
     def _spawn(self) -> None:
         rows: list[dict[str, Any]] = []
+        new: defaultdict[str | None, list[NewRun]] = defaultdict(list)
+        for _, spawn in self._unanswered(SpawnCommand):
+            new[self._runs[spawn.token.run].tenant] += spawn.runs()
+        for tenant, runs in new.items():  # together, so that each gets a turn behind the one before
+            assign_turns(self._tx, runs, tenant)
         for at, spawn in self._unanswered(SpawnCommand):
             run = self._runs[spawn.token.run]
-            assign_turns(self._tx, spawn.runs(), run.tenant)
             self._reply(at, spawn, spawn.kind, spawn.value)
             if spawn.graph is not None:
                 self._spawn_graph(run, spawn, spawn.graph)

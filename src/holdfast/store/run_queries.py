@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -244,6 +244,9 @@ _GATE_ROWS = RowReader(GateRow)
 _OPEN_GATE_ROWS = RowReader(OpenGateRow)
 
 
+PayloadStatement: TypeAlias = Literal["read_arguments", "read_results"]
+
+
 class RunQueries(StoreModule):
     """Queries for runs by id."""
 
@@ -268,8 +271,8 @@ class RunQueries(StoreModule):
         """Return the arguments of a run as JSON text, however large they are."""
         return self.payloads_of("read_arguments", [id]).get(id) or "null"
 
-    def payloads_of(self, statement: str, runs: Iterable[str]) -> dict[str, str | None]:
-        """Return stored payloads of runs: `read_arguments` or `read_results`."""
+    def payloads_of(self, statement: PayloadStatement, runs: Iterable[str]) -> dict[str, str | None]:
+        """Return stored payloads of runs."""
         return {str(id): text for id, text in self._execute("read", statement, rows=id_rows(runs))}
 
     def find_in_range(self, low: str, high: str, size: int) -> list[Row]:

@@ -126,8 +126,7 @@ def notify_parents(tx: Tx, ends: Sequence[EndedRun]) -> None:
     failed = {(end.parent, end.spawn_key): end.id for end in reversed(children) if not end.is_success}
     rows = [
         {
-            "parent": parent, "generation": parse_spawn_key(str(key))[0], "spawn_key": key, "ended": count,
-            "failed": failed.get((parent, key)),
+            "parent": parent, "spawn_key": key, "ended": count, "failed": failed.get((parent, key)),
         }
         for (parent, key), count in calls.items()
     ]  # fmt: skip

@@ -29,7 +29,7 @@ from holdfast.engine.durable.executor import (
     suspend_delay_s,
 )
 from holdfast.engine.durable.history import ChildOutcome
-from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
+from holdfast.engine.durable.plans import ChildRead, OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
@@ -112,9 +112,9 @@ class AsyncExecutor(Executor):
     """Performs the operations of one attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loop", "_next_due_s",
-        "_open_waits", "_other_activity", "_rejected_calls", "_resumes", "_services", "_started", "_timeouts",
-        "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
+        "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loading", "_loop",
+        "_next_due_s", "_open_waits", "_other_activity", "_rejected_calls", "_resumes", "_services", "_started",
+        "_timeouts", "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,7 @@ class AsyncExecutor(Executor):
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
         self._timeouts = EnclosingTimeouts(loop)
         self._ahead: WritesAhead | None = None
+        self._loading: asyncio.Task[Any] | None = None
         self._open_waits: dict[str, OpenWait] = {}
         self._unregistered: set[str] = set()  # keys of open waits for children that run in this worker
         self._child_waits: dict[str, str] = {}  # children that are waited for, and the keys of the waits
@@ -314,8 +315,27 @@ class AsyncExecutor(Executor):
         self._delivery.deliver(n, future, value)
         return future
 
-    async def _read(self, read: Callable[[], Any]) -> Any:
-        """Run a blocking read in a thread."""
+    async def _read(self, read: Read) -> Any:
+        """Run a blocking read in a thread. A replay of many joins loads the ends of all children once."""
+        if isinstance(read, ChildRead):
+            if self._loading is not None or self.plans.loads_spawned:
+                await self._load_spawned()
+            if (ends := read.loaded()) is not None:
+                return ends
+        return await self._read_in_thread(read)
+
+    async def _load_spawned(self) -> None:
+        loading = self._loading
+        if loading is None:
+            loading = self._loading = self._loop.create_task(self._read_in_thread(self.plans.load_spawned))
+            self._delivery.add_branch(loading)
+        try:
+            await asyncio.shield(loading)
+        finally:
+            if loading.done():
+                self._loading = None
+
+    async def _read_in_thread(self, read: Read) -> Any:
         return await self._track(self.calls.in_thread(partial(self._services.read, self.current, read)))
 
     def write(self, command: Command | NewStepCheckpoint) -> asyncio.Future[Any]:
@@ -524,6 +544,7 @@ class AsyncExecutor(Executor):
                 waits_for_others=self._waits_for_others,
                 has_free_slots=self._services.has_free_slots(),
                 resumes=self._resumes,
+                outcomes=self.plans.history.last_number,
             )
             self._loop.call_later(delay_s, self._suspend_if_quiet, self._activity, 0)
 

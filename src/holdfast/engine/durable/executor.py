@@ -40,6 +40,9 @@ SUSPEND_DELAY_S = 0.05
 """How long a run that only waits stays in memory if a wait may be resolved soon: most children and many events are."""
 BUSY_SUSPEND_DELAY_S = 0.005
 """The same when other runs need its slot, or when it only waits for a time far ahead."""
+REPLAY_S_PER_OUTCOME = 0.0001
+"""About how long a replay takes for each recorded outcome."""
+MAX_REPLAY_S = 1.0
 MAX_BUSY_RESUMES = 50
 """After this many waits that were resolved in memory, a run on a full worker is suspended without delay.
 
@@ -79,15 +82,23 @@ class Executor:
         return self.current.scheduled_for
 
 
-def suspend_delay_s(*, due_in_s: float, waits_for_others: bool, has_free_slots: bool, resumes: int) -> float:
+def suspend_delay_s(
+    *, due_in_s: float, waits_for_others: bool, has_free_slots: bool, resumes: int, outcomes: int
+) -> float:
     """Return how long a run that only waits stays in memory before it is suspended.
 
     `due_in_s` is the time until its next wait is due. `waits_for_others` says whether it waits for more than time.
-    `resumes` counts the waits of this attempt that were resolved while the run was in memory.
+    `resumes` counts the waits of this attempt that were resolved while the run was in memory, `outcomes` what a replay
+    would have to deliver. A run that waits for others stays for as long as its replay would take, and is suspended only
+    after as many resumes as it has outcomes: so replays of a function with thousands of children cost no more than the
+    rest of its work.
     """
-    if has_free_slots:
-        return SUSPEND_DELAY_S if waits_for_others or due_in_s < SUSPEND_DELAY_S else BUSY_SUSPEND_DELAY_S
-    return BUSY_SUSPEND_DELAY_S if resumes < MAX_BUSY_RESUMES else 0.0
+    if not has_free_slots and resumes >= max(MAX_BUSY_RESUMES, outcomes):
+        return 0.0
+    may_be_soon = waits_for_others or due_in_s < SUSPEND_DELAY_S
+    delay_s = SUSPEND_DELAY_S if has_free_slots and may_be_soon else BUSY_SUSPEND_DELAY_S
+    replay_s = min(outcomes * REPLAY_S_PER_OUTCOME, MAX_REPLAY_S)
+    return max(delay_s, replay_s) if waits_for_others else delay_s
 
 
 def failed_end(attempt: Attempt, plans: OperationPlans, error: BaseException) -> AttemptEnd:

@@ -112,6 +112,25 @@ class StepResult(msgspec.Struct):
     tries: int = 1
 
 
+class ChildRead:
+    """Reads how a spawned child ended: from what was loaded for all of them, or from the database."""
+
+    __slots__ = ("plans", "spawn")
+
+    def __init__(self, plans: OperationPlans, spawn: str) -> None:
+        self.plans = plans
+        self.spawn = spawn
+
+    def __call__(self) -> list[ChildOutcome]:
+        """Read it. Blocks."""
+        if self.plans.loads_spawned:
+            self.plans.load_spawned()
+        return self.loaded() or self.plans.read_children(self.spawn)
+
+    def loaded(self) -> list[ChildOutcome] | None:
+        return self.plans.loaded_child(self.spawn)
+
+
 class OperationPlans:
     """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
@@ -422,7 +441,7 @@ class OperationPlans:
                 "independent run, let it emit an event"
             )
         child = str(operation.run)
-        n, ends = await self._join_children(executor, spawn, lambda: self._read_child(spawn), child=child)
+        n, ends = await self._join_children(executor, spawn, ChildRead(self, spawn), child=child)
         return self._child_result(n, operation.task, ends[0])
 
     async def map(self, executor: PlanExecutor, operation: op.Map) -> Any:
@@ -436,7 +455,7 @@ class OperationPlans:
 
         spawn, _ = await self._perform_once(executor, operation.base, command)
         eager = operation.errors == "raise"
-        n, ends = await self._join_children(executor, spawn, lambda: self._read_children(spawn), eager=eager)
+        n, ends = await self._join_children(executor, spawn, lambda: self.read_children(spawn), eager=eager)
         if eager:
             return [self._child_result(n, operation.task, end) for end in ends]
         return [self._result_or_failure(operation.task, end) for end in ends]
@@ -468,14 +487,21 @@ class OperationPlans:
         self._is_replaying = False
         return result.n, _only_failed(result.data, result.outcome.value)
 
-    def _read_child(self, spawn: str) -> list[ChildOutcome]:
-        """Read how a spawned child ended. A replay reads the ends of all of them with one query."""
-        if self._spawned is None and self.history.unconsumed:
-            self._spawned = self._reader.spawned_results(self.claim.id)
-        row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
-        return self._read_children(spawn) if row is None else [child_outcome(row)]
+    @property
+    def loads_spawned(self) -> bool:
+        """Whether to read how all spawned children ended, as a replay does, instead of one by one."""
+        return self._spawned is None and bool(self.history.unconsumed)
 
-    def _read_children(self, spawn: str) -> list[ChildOutcome]:
+    def load_spawned(self) -> None:
+        """Read how all spawned children ended. Blocks."""
+        self._spawned = self._reader.spawned_results(self.claim.id)
+
+    def loaded_child(self, spawn: str) -> list[ChildOutcome] | None:
+        """Return how a spawned child ended, if that was loaded."""
+        row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
+        return None if row is None else [child_outcome(row)]
+
+    def read_children(self, spawn: str) -> list[ChildOutcome]:
         rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
         return [child_outcome(row) for row in rows]
 

@@ -223,6 +223,7 @@ class SyncExecutor(Executor):
             waits_for_others=kind != "sleep",
             has_free_slots=self._services.has_free_slots(),
             resumes=self._resumes,
+            outcomes=self.plans.history.last_number,
         )
         try:
             outcome = future.result(delay_s)

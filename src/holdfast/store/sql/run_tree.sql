@@ -69,14 +69,14 @@ order by seq {lock}
 -- name: resolve_child_waits
 -- Count ended children in the waits of their parents, and resolve waits that have none left.
 --
--- An eager wait ends with the first failure.
-update {schema}waits
+-- An eager wait ends with the first failure. The target contains the generation.
+update {schema}waits {indexed_by(holdfast_waits_children)}
 set pending = pending - each.ended,
     outcome = case when eager = 1 and each.failed is not null then 'failed' when pending <= each.ended then 'children' end,
     value = case when eager = 1 then each.failed end,
     settled_at = case when (eager = 1 and each.failed is not null) or pending <= each.ended then {now} end
-from {each(:rows, parent uuid, generation int, spawn_key text, ended int, failed text)}
-where {schema}waits.run {matching(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
+from {each(:rows, parent uuid, spawn_key text, ended int, failed text)}
+where {schema}waits.run {matching(:rows, parent uuid)} and {schema}waits.run = each.parent
 and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key and {schema}waits.outcome is null
 
 -- name: release_map_children
