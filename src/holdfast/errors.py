@@ -40,6 +40,12 @@ from typing import Self
 from uuid import UUID
 
 
+def error_text(type: str, message: str) -> str:
+    """Describe an error for people: its type, without the module if it is Holdfast's own, and its message."""
+    name = type.removeprefix("holdfast.errors.")
+    return f"{name}: {message}" if message else name
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """The error that is stored with a run.
@@ -57,7 +63,7 @@ class ErrorInfo:
     traceback: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        return error_text(self.type, self.message)
 
 
 class HoldfastError(Exception):

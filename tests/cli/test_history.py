@@ -74,7 +74,10 @@ def test_failure_is_shown_below_its_attempt_and_undone_steps_are_marked(shell, v
     assert any(re.search(r"  load +[\d.]+ m?s  undone  ", line) for line in lines)
     assert any(re.search(r"  undone load ", line) for line in lines)
     at = next(at for at, line in enumerate(lines) if " undoing " in line)
-    assert "sunk off Scilly" in lines[at + 1]
+    failure = "StepFailed: step sink failed (error): ValueError: sunk off Scilly, with all hands, in a storm"
+    assert lines[at + 1].strip().startswith(failure)
+    listed = shell("runs", "--id", voyages.failed, "--url", voyages.url).stdout
+    assert f"{failure} that nobody had foreseen when the voyage began\n" in listed
     assert fields(shell, voyages, voyages.failed)["state"] == "failed"
 
 

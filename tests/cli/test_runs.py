@@ -28,6 +28,7 @@ def test_runs_lists_the_newest_first_with_whole_ids(shell, busy):
         "ATTEMPT",
         "CREATED",
         "DURATION",
+        "TENANT",
         "KEY",
         "ARGUMENTS",
         "ERROR",
@@ -55,9 +56,10 @@ def test_runs_are_filtered(shell, busy, filters, names):
     assert [run["id"] for run in shell.json("runs", *filters, "--url", busy.url)] == expected
 
 
-def test_keys_and_arguments_tell_runs_apart(shell, busy):
+def test_tenants_keys_and_arguments_tell_runs_apart(shell, busy):
     done = next(line for line in shell("runs", "--url", busy.url).stdout.splitlines() if str(busy.done) in line)
-    assert done.endswith("order-1  1, 2")
+    assert done.endswith("acme    order-1  1, 2")
+    assert "TENANT" not in shell("runs", "--state", "failed", "--url", busy.url).stdout
     assert {"key": "order-1", "args": {"*": [1, 2]}}.items() <= shell.json("runs", "--url", busy.url)[-1].items()
     shown = shell("show", busy.done, "--url", busy.url).stdout
     assert re.search(r"^key +order-1$", shown, re.MULTILINE)

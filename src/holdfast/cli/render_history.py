@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
 from holdfast.control.history_text import describe_entry, entry_label
+from holdfast.errors import error_text
 from holdfast.model.history import Entry
 from holdfast.model.names import counted
 from holdfast.model.previews import arguments_line
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.control.steps import ChildInfo, StepInfo, UnfinishedStep, WaitInfo
     from holdfast.errors import ErrorInfo
 
-MAX_ERROR_CHARS = 80
+MAX_ERROR_CHARS = 300
 MAX_FAILURE_CHARS = 300
 MAX_VALUE_CHARS = 400
 MAX_LABEL_CHARS = 28
@@ -77,7 +78,7 @@ def _entry_cells(entry: Entry) -> list[str]:
 def _failure(error: Any) -> list[TreeNode]:
     """Build the line with an error below its entry."""
     if isinstance(error, dict):
-        error = f"{error.get('type', 'error')}: {error.get('message', '')}".removesuffix(": ")
+        error = error_text(str(error.get("type", "error")), str(error.get("message", "")))
     if error is None:
         return []
     return [TreeNode([cut(one_line(str(error)), MAX_FAILURE_CHARS)], whole=True)]

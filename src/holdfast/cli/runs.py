@@ -51,6 +51,7 @@ COLUMNS = (
     TableColumn("ATTEMPT", right=True, drop=5),
     TableColumn("CREATED"),
     TableColumn("DURATION", drop=6),
+    TableColumn("TENANT", drop=4),
     TableColumn("KEY", drop=1),
     TableColumn("ARGUMENTS", drop=3),
     TableColumn("ERROR", drop=2),
@@ -69,9 +70,9 @@ COLUMNS = (
 def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
     """List runs, newest first.
 
-    Filters are combined with AND. KEY is the idempotency key. Long arguments are shortened and secrets masked. If very
-    many runs don't match, only the matches found so far are shown, with the option to continue. --json prints a list;
-    with --watch, one list per line.
+    Filters are combined with AND. KEY is the idempotency key; TENANT is shown if a run has one. Long arguments are
+    shortened and secrets masked. If very many runs don't match, only the matches found so far are shown, with the
+    option to continue. --json prints a list; with --watch, one list per line.
 
     \b
     Examples:
@@ -106,7 +107,10 @@ def _show_page(shared: SharedOptions, page: Page) -> None:
     if shared.json:
         show_json(list(page))
         return
-    show_table(COLUMNS, [_row(run) for run in page], "no runs")
+    hidden = set() if any(run.tenant for run in page) else {"TENANT"}
+    shown = [at for at, column in enumerate(COLUMNS) if column.name not in hidden]
+    rows = [_row(run) for run in page]
+    show_table([COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows], "no runs")
     if page.partial:
         note(f"scanned only part of the runs; continue with --after {page.after}")
     elif page.after is not None:
@@ -123,6 +127,7 @@ def _row(run: RunInfo[Any]) -> list[str]:
         str(run.attempt),
         format_ago(run.created_at),
         format_duration(took),
+        run.tenant or "",
         run.key or "",
         arguments_line(run.args, MAX_ARGUMENTS_CHARS),
         "" if run.error is None else short(run.error),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from holdfast.errors import error_text
 from holdfast.model.history import Entry
 from holdfast.model.step_keys import key_label
 
@@ -26,7 +27,7 @@ def _entry_parts(entry: Entry, with_error: bool) -> Iterator[str]:
     data = entry.data
     failure = data.get("error")
     if with_error and isinstance(failure, dict) and failure.get("message"):
-        yield f"{failure.get('type', 'error')}: {failure['message']}"
+        yield error_text(str(failure.get("type", "error")), str(failure["message"]))
     if data.get("reason"):
         yield str(data["reason"])
     describe = _DESCRIPTIONS.get(entry.kind)
