@@ -11,7 +11,9 @@ import pytest
 from holdfast import Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.control.graphs import layers_of
-from holdfast.errors import BadArguments, ConfigError, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.errors import BadArguments, ConfigError, ErrorInfo, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.model.failure import error_to_json
+from holdfast.store import run_queries
 from tests.support.durable import drain
 
 
@@ -48,6 +50,16 @@ def bad(app):
 def node(graph, name):
     (found,) = [node for node in graph.nodes if node.name == name]
     return found
+
+
+def test_errors_of_very_many_failed_nodes_are_shortened(monkeypatch):
+    monkeypatch.setattr(run_queries, "MAX_NODE_ERROR_BYTES", 3000)
+    error = error_to_json(ErrorInfo("error", "ValueError", "m" * 1000, "t" * 1000))
+    row = run_queries.NodeRow(1, "id", "node", None, "task", "failed", 1, error, 0, 0, 0, None, None, None)
+    shorten = run_queries._BoundedErrors()
+    lengths = [len(shorten(row).error or "") for _ in range(4)]
+    assert lengths[:2] == [len(error)] * 2
+    assert max(lengths[2:]) < 300
 
 
 def test_the_layer_of_a_node_is_the_longest_way_to_it():

@@ -11,6 +11,8 @@ import base64
 import ctypes
 import gc
 import json
+import os
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -178,6 +180,22 @@ def _status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
+def commands(ids: dict[str, Any]) -> list[list[str]]:
+    shown = [["show", str(id), *more] for id in ids.values() for more in ([], ["--json"])]
+    return [["runs", "--limit", "1000"], ["runs", "--limit", "1000", "--json"], ["events", "--json"], *shown]
+
+
+def command_peak(url: str, arguments: list[str]) -> tuple[int, int]:
+    """Run a command; return its peak memory and its exit code."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "--url", url, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(child.pid, 0)
+    return usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)
+
+
 def report(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -203,6 +221,10 @@ def main(url: str) -> None:
         report({"request": f"POST {path}", "status": answer.status, "peak": peak_above(idle)})
     site.close()
     database.app.close()
+    for arguments in commands(database.ids):
+        peak, code = command_peak(url, arguments)
+        idle = command_peak(url, ["queues"])[0]
+        report({"request": f"holdfast {' '.join(arguments)}", "status": 500 if code else 200, "peak": peak - idle})
 
 
 def bodies(ids: dict[str, Any]) -> list[tuple[str, bytes]]:

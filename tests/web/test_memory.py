@@ -10,7 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast import Graph
+from holdfast.cli.commands import holdfast
 from holdfast.model.payloads import Payloads
 from holdfast.model.previews import MAX_SHOWN_BYTES, PayloadView
 from holdfast.web import request_threads
@@ -63,6 +66,27 @@ def test_a_response_contains_payloads_up_to_a_bound_and_names_the_rest(shop, ope
     assert len(whole) == MAX_SHOWN_BYTES // LIMIT
     assert shown[-1].startswith("(omitted: ")
     assert open_visitor.get(f"/runs/{runs.id}").status == 200
+
+
+def test_a_large_part_of_a_value_and_a_cut_history_are_shown_by_page_and_command(shop, open_visitor, database_url):
+    graph = Graph("large")
+    for name in ("first", "second"):
+        graph.add(shop.add, 1, 2, name=name)
+    run = shop.app.submit(graph)
+    shop.drain()
+    large = packed('["' + "a" * 300_000 + '"]')
+    execute(database_url, "update holdfast_runs set result = :value where node is not null", {"value": large})
+    page = open_visitor.get(f"/runs/{run.id}").text
+    assert "a" * 1000 in page
+    assert "msgspec.Raw" not in page
+    waiting = shop.listen.enqueue()
+    shop.drain()
+    execute(database_url, "update holdfast_history set at = 1 where kind = 'waiting'", {})
+    execute(database_url, "update holdfast_history set since = null, kind = 'step_retrying'", {})
+    for id in (run.id, waiting.id):
+        shown = CliRunner().invoke(holdfast, ["--url", database_url, "show", str(id)])
+        assert shown.exit_code == 0, shown.output
+    assert open_visitor.get(f"/runs/{waiting.id}").status == 200
 
 
 def test_a_large_payload_with_a_secret_is_never_shown_unmasked(shop):

@@ -36,9 +36,15 @@ def history_tree(details: RunDetails) -> list[TreeNode]:
     renderer = StepRenderer(details)
     lines: Lines = []
     inherited: list[TreeNode] = []
+
+    def last_line() -> list[TreeNode]:
+        if not lines:  # Only the last entries are shown, or the clock of another process was behind.
+            lines.append((["(earlier)"], []))
+        return lines[-1][1]
+
     for item in _in_order(details):
         if isinstance(item, Entry) and item.kind == "step_retrying":
-            lines[-1][1].append(renderer.failed_try(item))
+            last_line().append(renderer.failed_try(item))
         elif isinstance(item, Entry):
             lines.append((_entry_cells(item), _failure(item.data.get("error"))))
             if item.kind == "forked":
@@ -46,8 +52,8 @@ def history_tree(details: RunDetails) -> list[TreeNode]:
         elif item.at < details.info.created_at:
             inherited.append(renderer.step(item))
         else:
-            lines[-1][1].append(renderer.step(item))
-    lines[-1][1].extend(TreeNode([f"waits for {awaited(wait)}"], whole=True) for wait in details.waits)
+            last_line().append(renderer.step(item))
+    last_line().extend(TreeNode([f"waits for {awaited(wait)}"], whole=True) for wait in details.waits)
     lines.extend(renderer.orphans())
     return [TreeNode(cells, below) for cells, below in lines]
 

@@ -29,7 +29,7 @@ from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tre
 from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, retrying, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.names import counted
-from holdfast.model.previews import arguments_line
+from holdfast.model.previews import MAX_DECODED_BYTES, arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ def _result(details: RunDetails) -> str:
 
 def _json(value: Any) -> str:
     """Format a value as JSON on one line."""
-    return bytes(value).decode() if isinstance(value, msgspec.Raw) else json.dumps(value, ensure_ascii=False)
+    data = msgspec.json.encode(value, enc_hook=str)  # A part of the value may be JSON that wasn't decoded.
+    return data.decode() if len(data) > MAX_DECODED_BYTES else json.dumps(msgspec.json.decode(data), ensure_ascii=False)
 
 
 def _held(details: RunDetails) -> str | None:

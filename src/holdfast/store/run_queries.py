@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.database import Row
+from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
 from holdfast.store.typed_rows import RowReader
 
 NODES_PAGE_ROWS = 1000
+MAX_NODE_ERROR_BYTES = 4 * 1024 * 1024
+"""How much of the errors of a graph's nodes is read in full."""
+MAX_SHORT_MESSAGE_CHARS = 200
 MAX_OUTLINE_ROWS = 50_000
 """How many history entries or checkpoints of a run are listed for operators: the last ones."""
 
@@ -247,6 +252,21 @@ _OPEN_GATE_ROWS = RowReader(OpenGateRow)
 PayloadStatement: TypeAlias = Literal["read_arguments", "read_results"]
 
 
+class _BoundedErrors:
+    """Shortens the errors of nodes once all of them together are long."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NODE_ERROR_BYTES
+
+    def __call__(self, row: NodeRow) -> NodeRow:
+        if row.error is None or self._left > 0:
+            self._left -= len(row.error or "")
+            return row
+        error = error_from_json(row.error)
+        short = dataclasses.replace(error, message=error.message[:MAX_SHORT_MESSAGE_CHARS], traceback=None)
+        return row._replace(error=error_to_json(short))
+
+
 class RunQueries(StoreModule):
     """Queries for runs by id."""
 
@@ -365,15 +385,20 @@ class RunQueries(StoreModule):
         return sorted(self._node_pages("list_nodes", graph, RUN_ROWS), key=lambda node: node.seq)
 
     def node_overview(self, graph: str) -> list[NodeRow]:
-        """Return the nodes of a graph without results, in the order in which they were added."""
-        return sorted(self._node_pages("list_node_overview", graph, _NODE_ROWS))
+        """Return the nodes of a graph without results, in the order in which they were added.
 
-    def _node_pages(self, statement: str, graph: str, reader: RowReader[N]) -> list[N]:
+        If very many nodes failed, the errors of later ones have no traceback and a short message.
+        """
+        return sorted(self._node_pages("list_node_overview", graph, _NODE_ROWS, _BoundedErrors()))
+
+    def _node_pages(
+        self, statement: str, graph: str, reader: RowReader[N], convert: Callable[[N], N] | None = None
+    ) -> list[N]:
         found: list[N] = []
         while True:
             after = found[-1].node if found else ""
             page = reader.read_all(self._execute("read", statement, graph=graph, after=after))
-            found += page
+            found += page if convert is None else map(convert, page)
             if len(page) < NODES_PAGE_ROWS:
                 return found
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.model.clock import format_ago, format_duration
-from holdfast.model.previews import arguments_line
+from holdfast.model.previews import MAX_DECODED_BYTES, arguments_line
 
 FOLD_CHARS = 400
 """Longer values are folded."""
@@ -47,19 +47,20 @@ def utc(at: datetime) -> str:
 
 def json_text(value: Any) -> JsonText:
     """Format a value as indented JSON; a large one as it is."""
-    if isinstance(value, msgspec.Raw):
-        data = bytes(value)
+    data = msgspec.json.encode(value, enc_hook=str)  # A part of the value may be JSON that wasn't decoded.
+    if len(data) > MAX_DECODED_BYTES:
         text = data[: 4 * MAX_CHARS].decode(errors="ignore")
         return JsonText(text[:MAX_CHARS], True, len(data), len(text) > MAX_CHARS)
-    text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, ensure_ascii=False)
+    text = json.dumps(msgspec.json.decode(data), indent=2, ensure_ascii=False)
     return JsonText(text[:MAX_CHARS], len(text) > FOLD_CHARS, len(text), len(text) > MAX_CHARS)
 
 
 def short_json(value: Any, longest: int = 80) -> str:
     """Format a value as JSON on one short line."""
-    if isinstance(value, msgspec.Raw):
-        return arguments_line(value, longest)
-    text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)
+    data = msgspec.json.encode(value, enc_hook=str)
+    if len(data) > MAX_DECODED_BYTES:
+        return arguments_line(msgspec.Raw(data), longest)
+    text = json.dumps(msgspec.json.decode(data), ensure_ascii=False)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
