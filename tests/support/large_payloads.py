@@ -11,10 +11,10 @@ import base64
 import ctypes
 import gc
 import json
-import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,6 +36,12 @@ PARTS = 300
 LIMIT = 2 * 1024 * 1024
 NESTED = '{"":' * 198 + "0" + "}" * 198
 """JSON whose objects take the most memory."""
+LAUNCHER = """
+import os, sys
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(child, 0)
+sys.stderr.write(f"\\n{usage.ru_maxrss} {os.waitstatus_to_exitcode(status)}")
+"""
 _libc = ctypes.CDLL("libc.so.6")
 
 
@@ -186,14 +192,13 @@ def commands(ids: dict[str, Any]) -> list[list[str]]:
 
 
 def command_peak(url: str, arguments: list[str]) -> tuple[int, int]:
-    """Run a command; return its peak memory and its exit code."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "--url", url, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(child.pid, 0)
-    return usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)
+    """Run a command; return its peak memory and its exit code.
+
+    A small process starts it: the peak of a child includes the memory of the process that forked it.
+    """
+    command = [sys.executable, "-S", "-c", LAUNCHER, sys.executable, "-m", "holdfast.cli", "--url", url, *arguments]
+    peak, code = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()[-2:]
+    return int(peak) * 1024, int(code)
 
 
 def report(line: dict[str, Any]) -> None:
@@ -227,22 +232,21 @@ def main(url: str) -> None:
         report({"request": f"holdfast {' '.join(arguments)}", "status": 500 if code else 200, "peak": peak - idle})
 
 
-def bodies(ids: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """Return requests that send as much as they may: plain text, records, and objects that take the most memory."""
+def bodies(ids: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield requests that send as much as they may: plain text, records, and objects that take the most memory."""
     record = '{"id":1,"name":"rope","price":1.5}'
-    texts = [
-        json.dumps("x" * (LIMIT - 100)),
-        "[" + ",".join([record] * (LIMIT // (len(record) + 1) - 100)) + "]",
-        "[" + ",".join(["[]"] * (LIMIT // 3 - 100)) + "]",
-        large_json(),
-    ]
-    found = []
-    for text in texts:
-        found.append((f"{PREFIX}/runs", f'{{"task":"plain","args":[{text}]}}'.encode()))
-        found.append((f"{PREFIX}/events", f'{{"name":"new","payload":{text}}}'.encode()))
+    texts = (
+        lambda: json.dumps("x" * (LIMIT - 100)),
+        lambda: "[" + ",".join([record] * (LIMIT // (len(record) + 1) - 100)) + "]",
+        lambda: "[" + ",".join(["[]"] * (LIMIT // 3 - 100)) + "]",
+        large_json,
+    )
+    for make in texts:
+        text = make()
+        yield f"{PREFIX}/runs", f'{{"task":"plain","args":[{text}]}}'.encode()
+        yield f"{PREFIX}/events", f'{{"name":"new","payload":{text}}}'.encode()
         message = f'{{"topic":"other","payload":{text}}}'
-        found.append((f"{PREFIX}/runs/{ids['waiting']}/messages", message.encode()))
-    return found
+        yield f"{PREFIX}/runs/{ids['waiting']}/messages", message.encode()
 
 
 if __name__ == "__main__":
