@@ -170,13 +170,14 @@ class RunActions(StoreModule):
             _check_forkable(original)
             before: list[StepRow] = []
             if from_step is not None:
-                before = _steps_before([StepRow(*row) for row in tx.execute("list_steps", id=id)], from_step, id)
+                rows = tx.execute("list_steps_to_fork", id=id)
+                before = _steps_before([StepRow(*row) for row in rows], from_step, id)
             options = _without_key(tx.execute("read_run_options", id=id)[0][0])
             if not tx.execute("fork_run", id=id, fork=fork, args=args, options=options):
                 return
             copied = [_copy_of(tx, original, fork, step) for step in _without_unjoined(before)]
             for batch in in_batches(copied, lambda row: len(row["value"] or "")):
-                tx.execute("copy_checkpoints", rows=json_rows(batch))
+                tx.execute("copy_checkpoints", id=id, rows=json_rows(batch))
             data = {"from": id, "from_step": from_step, "steps": len(copied)} | ({} if by is None else {"by": by})
             entry = history_row(fork, 1, "forked", 0, data=msgspec.json.encode(data).decode())
             tx.execute("add_history", rows=json_rows([entry]))
@@ -256,11 +257,11 @@ def _joined_call(key: str) -> str:
 
 
 def _copy_of(tx: Tx, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
-    row = {"run": fork, "n": step.n, "key": step.key, "kind": step.kind, "value": step.value, "took": step.took}
+    row = {"run": fork, "generation": step.generation, "n": step.n, "key": step.key, "kind": step.kind, "value": None}
     if step.kind == "join":
         call = format_spawn_key(original.generation, _joined_call(step.key))
         row |= {"kind": "joined", "value": _copy_ends(tx, original.id, call, step.value)}
-    return {**row, "at": step.at}
+    return {**row, "took": step.took, "at": step.at}
 
 
 def _copy_ends(tx: Tx, parent: str, call: str, failed: str | None) -> str:

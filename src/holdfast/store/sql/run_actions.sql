@@ -37,10 +37,20 @@ from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {notify_workers}
 
+-- name: list_steps_to_fork
+-- List the checkpoints of a run since its last restart; with values only where a fork needs them.
+select c.n, c.key, c.kind, case when c.kind in ('undone', 'join') then c.value end, c.undo, c.took, c.at, c.generation
+from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
+where r.id = cast(:id as {uuid}) order by c.n
+
 -- name: copy_checkpoints
--- Insert the checkpoints that a fork takes over.
+-- Insert the checkpoints that a fork takes over. Values are copied by the database, because all of them together may be
+-- very large, except those that the fork stores in another form.
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
-select cast(each.run as {uuid}), 0, each.n, each.key, each.kind, each.value, 0, 0, each.took, each.at
-from {each(:rows, run uuid, n int, key text, kind text, value text, took bigint, at bigint)}
+select cast(each.run as {uuid}), 0, each.n, each.key, each.kind, coalesce(each.value, (
+        select c.value from {schema}checkpoints c
+        where c.run = cast(:id as {uuid}) and c.generation = each.generation and c.n = each.n
+    )), 0, 0, each.took, each.at
+from {each(:rows, run uuid, generation int, n int, key text, kind text, value text, took bigint, at bigint)}
 where true
 on conflict do nothing
