@@ -210,7 +210,8 @@ def test_the_crawler_keeps_its_rate_per_host(tmp_path):
     with Holdfast(f"sqlite:///{tmp_path / 'crawler.db'}") as app:
         starts = defaultdict(list)
         for info in app.runs(task="crawler.read_page", state="done"):
-            starts[urlsplit(info.result["url"]).netloc].append(info.started_at)
+            page = app.get_run(info.id).result()
+            starts[urlsplit(page["url"]).netloc].append(info.started_at)
     assert {host: len(times) for host, times in starts.items()} == {"rope.test": 6, "anchor.test": 6, "lamp.test": 4}
     for times in map(sorted, starts.values()):
         assert all(sixth - first >= timedelta(seconds=1) for first, sixth in zip(times, times[5:], strict=False))

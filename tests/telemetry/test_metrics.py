@@ -95,12 +95,13 @@ def test_a_worker_counts_claims_attempts_steps_and_commits(kind, database_url):
         drain(app)
         got = since()
     expected = {
-        "holdfast.runs.enqueued mail": 2, "holdfast.runs.claimed mail": 3, "holdfast.run.wait.count mail": 3,
+        "holdfast.runs.enqueued mail": 2, "holdfast.runs.claimed mail": 3,
         "holdfast.attempts mail done": 1, "holdfast.attempts mail retrying": 1, "holdfast.attempts mail failed": 1,
         "holdfast.attempt.duration.count mail": 3, "holdfast.steps mail done": 2,
         "holdfast.step.duration.count mail": 2,
     }  # fmt: skip
     assert {name: got[name] for name in expected} == expected
+    assert got["holdfast.run.wait.count mail"] in (2, 3), "a run that is ready again already is left out"
     assert got["holdfast.claim.duration.count"] >= 2
     assert got["holdfast.commit.duration.count"] == got["holdfast.commit.size.count"] >= 2
 
