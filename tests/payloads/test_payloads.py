@@ -219,6 +219,25 @@ def test_an_early_gate_output_is_packed_like_any_payload(make_app, stored, codec
     assert run.gate("gate").complete(CANARY) is False
 
 
+def test_a_fork_stores_the_results_of_joined_graphs_encoded(make_app, stored):
+    app = make_app(codec=Scramble())
+    echo, *_ = program(app)
+
+    @app.task(name="parent")
+    async def parent(ctx: Context) -> object:
+        inner = Graph("inner")
+        inner.add(echo, CANARY, name="node")
+        result = await ctx.join(await ctx.submit(inner))
+        return [result, await ctx.step(lambda: 1, name="last")]
+
+    run = parent.enqueue()
+    drain(app)
+    fork = run.fork(from_step="last")
+    drain(app)
+    assert fork.result() == run.result() == [{"node": CANARY}, 1]
+    assert CANARY not in stored()
+
+
 def test_idempotency_does_not_depend_on_the_codec(make_app):
     app = make_app(codec=Scramble())
     echo, *_ = program(app)

@@ -74,6 +74,12 @@ class Payloads:
             data, applied = self._encoded(data, what), applied + "c"
         return f"~{applied}:{base64.b64encode(data).decode()}" if applied else text
 
+    def encode_unpacked(self, text: str) -> str:
+        """Apply the codec, if there is one, to JSON that was put together from stored payloads, whatever its size."""
+        if self._codec is None or text[:1] == "~":
+            return text
+        return f"~c:{base64.b64encode(self._encoded(text.encode(), 'a result')).decode()}"
+
     def _check_size(self, size: int, what: str) -> None:
         if size > self.limit:
             raise TooLarge(

@@ -268,7 +268,7 @@ def _copy_ends(tx: Tx, parent: str, call: str, failed: str | None) -> str:
     """Encode how children ended; for an eager wait that a failure ended, only that failure."""
     wanted = None if failed is None else msgspec.json.decode(failed)
     ends = [
-        [str(id), state, result, error]
+        [str(id), state, None if result is None else tx.payloads.encode_unpacked(result), error]
         for id, _, state, result, error in read_child_results(tx, parent, call)
         if wanted in (None, str(id))
     ]
