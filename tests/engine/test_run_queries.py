@@ -70,6 +70,15 @@ def test_runs_are_listed_newest_first_in_pages_and_filtered(app, work):
             app.runs(**wrong)
 
 
+def test_lists_say_that_they_leave_results_out(app, work):
+    done, waiting = work.enqueue(1), work.options(delay=60).enqueue(2)
+    app.worker().drain(timeout=30)
+    assert {info.id: (info.result, info.result_omitted) for info in app.runs()} == {
+        done.id: (None, True), waiting.id: (None, False),
+    }  # fmt: skip
+    assert (done.info().result, done.info().result_omitted) == (done.result(), False)
+
+
 def test_a_page_may_end_exactly_with_the_last_run(app, work):
     work.enqueue_many([(n,) for n in range(4)])
     page = app.runs(limit=4)

@@ -177,8 +177,8 @@ class RunControl:
         corrupt = [*info.corrupt, *more.corrupt]
         args = _read("args", lambda: payloads.view.value(more.args, more.args_bytes), corrupt, UNREADABLE)
         result = _read("result", lambda: payloads.result(row, more), corrupt)
-        shown = info.args if row.kind else args
-        return replace(info, args=shown, result=result, corrupt=tuple(dict.fromkeys(corrupt))), args
+        shown, corrupt = info.args if row.kind else args, list(dict.fromkeys(corrupt))
+        return replace(info, args=shown, result=result, result_omitted=False, corrupt=tuple(corrupt)), args
 
     def details(self, id: UUID) -> RunDetails:
         row = self._reader.row(id)

@@ -52,10 +52,10 @@ class Chunk:
 class RunInfo(Generic[R_co]):
     """A snapshot of a run.
 
-    `result` is None until the state is `done`, and in lists, because results may be large. `key` is the idempotency
-    key. `args` are the arguments as plain JSON values with secrets masked; in lists, long ones are a string with the
-    start of their JSON. `due_at` is when a
-    scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
+    `result` is None until the state is `done`. Lists leave results out, because they may be large: `result` is None
+    then too, and `result_omitted` is true for a run that is done. `key` is the idempotency key. `args` are the
+    arguments as plain JSON values with secrets masked; in lists, long ones are a string with the start of their JSON.
+    `due_at` is when a scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
     `corrupt` names columns of the run's row that another program or a failure has damaged; their values are left out.
     """
 
@@ -81,6 +81,7 @@ class RunInfo(Generic[R_co]):
     args: Any = None
     due_at: datetime | None = None
     corrupt: Sequence[str] = ()
+    result_omitted: bool = False
 
     @property
     def final(self) -> bool:

@@ -71,7 +71,7 @@ class RunReader:
         if not row.has_all_args:
             info = replace(info, args=self._displayed(self._store.queries.arguments(row.id)))
         if row.kind == "graph" and row.state == "done":
-            return replace(info, result=self.graph_result(row.id, row.options))
+            return replace(info, result=self.graph_result(row.id, row.options), result_omitted=False)
         return info
 
     def graph_result(self, id: str, options: str | None) -> Any:
@@ -107,6 +107,7 @@ class RunReader:
             args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads),
             due_at=columns.time("due_at"),
             corrupt=tuple(columns.corrupt),
+            result_omitted=row.state == "done" and row.result is None,
         )
 
     def _result(self, row: RunRow, columns: _Columns) -> Any:
