@@ -242,6 +242,11 @@ class MaskedDigest(str):
         return self.of(self[:length], self.unmasked[:length])
 
 
+def digest_base(prefix: str, digest: str) -> str:
+    """Return the base of an operation that is identified by a digest. Of a masked digest, it keeps both forms."""
+    return digest.prefixed(prefix) if isinstance(digest, MaskedDigest) else prefix + digest
+
+
 def digest(text: str) -> str:
     """Return a stable hash of a canonical text, with the version of its algorithm. Secrets don't count."""
     found = DIGEST_VERSION + hashlib.sha256(text.encode()).hexdigest()

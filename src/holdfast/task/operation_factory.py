@@ -28,6 +28,7 @@ from holdfast.model.codec import (
     canonical,
     decode,
     digest,
+    digest_base,
     encode,
     has_secrets,
     masked_text,
@@ -174,7 +175,7 @@ def step_with(
         name, fn, info = _called("step", fn, settings.name)
     digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
     operation = operations.Step(
-        name, operations.digest_base(f"{name}-", digest), fn, info, args, kwargs,
+        name, digest_base(f"{name}-", digest), fn, info, args, kwargs,
         settings.retry, settings.timeout, settings.undo, settings.raises,
     )  # fmt: skip
     if active_fakes and operation.undo is not None:
@@ -190,7 +191,7 @@ def step_with(
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
     name, function, info = _called("undo", fn)
-    base = operations.digest_base(f"$undo:{name}-", arguments_digest(name, args, kwargs))
+    base = digest_base(f"$undo:{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Undo(name, base, function, info, args, kwargs)
     if blocking:
         refuse_async("undo", operation.fn, _USE_CONTEXT)
@@ -202,7 +203,7 @@ def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given
     if given is not None:
         _refuse_name_argument(fn)
     name, function, info = _called("transaction", fn, None if given is None else given_name(given))
-    base = operations.digest_base(f"{name}-", arguments_digest(name, args, kwargs))
+    base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Transaction(name, base, function, info, args, kwargs)
     refuse_async("transaction", operation.fn, "transactions run in a thread: write it as a plain def")
     return operation

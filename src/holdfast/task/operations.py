@@ -13,16 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.model.codec import MaskedDigest
+from holdfast.model.codec import digest_base
 from holdfast.model.retry import Retry
 from holdfast.task.functions import FunctionInfo
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.task import Request, Task
-
-
-def digest_base(prefix: str, digest: str) -> str:
-    """Return the base of an operation that is identified by a digest. Of a masked digest, it keeps both forms."""
-    return digest.prefixed(prefix) if isinstance(digest, MaskedDigest) else prefix + digest
 
 
 class Call(msgspec.Struct):
