@@ -18,7 +18,42 @@ MAX_FORWARDED_ADDRESSES = 20
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_PROXY_HEADERS = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"})
+_PROXY_HEADERS = frozenset(
+    {
+        b"cdn-loop",
+        b"client-ip",
+        b"forwarded",
+        b"front-end-https",
+        b"proxy-client-ip",
+        b"true-client-ip",
+        b"via",
+        b"wl-proxy-client-ip",
+        b"x-appengine-user-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-host",
+        b"x-originating-ip",
+        b"x-proxyuser-ip",
+        b"x-remote-addr",
+        b"x-remote-ip",
+        b"x-scheme",
+    }
+)
+_PROXY_PREFIXES = (
+    b"cf-",
+    b"fastly-",
+    b"fly-",
+    b"ngrok-",
+    b"tailscale-",
+    b"x-amz",
+    b"x-arr-",
+    b"x-azure-",
+    b"x-envoy-",
+    b"x-forwarded",
+    b"x-original-",
+    b"x-real-",
+)
+"""How the headers begin that proxies, load balancers and tunnels add. Browsers and HTTP clients send none of them."""
 
 
 class ClientAddresses:
@@ -61,14 +96,15 @@ def is_loopback(host: str) -> bool:
 def is_direct(scope: Scope) -> bool:
     """Return whether the request comes from this machine, to this server, without a proxy or another application.
 
-    Both ends of the connection must be loopback addresses. A proxy on this machine has one too, but adds headers, and
-    an application that mounts the site leaves itself in the scope.
+    Both ends of the connection must be loopback addresses. A proxy on this machine has one too, but adds headers or,
+    like nginx without further settings, speaks HTTP/1.0, which browsers don't. An application that mounts the site
+    leaves itself in the scope.
     """
     mounted = bool(scope.get("root_path")) or "app" in scope or "router" in scope
     ends = scope.get("client"), scope.get("server")
     local = all(end is not None and is_loopback(str(end[0])) for end in ends)
-    proxied = any(name.startswith(b"x-forwarded") or name in _PROXY_HEADERS for name, _ in scope["headers"])
-    return local and not mounted and not proxied
+    proxied = any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name, _ in scope["headers"])
+    return local and not mounted and not proxied and scope.get("http_version") != "1.0"
 
 
 def _forwarded_for(scope: Scope) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
