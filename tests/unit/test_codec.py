@@ -26,6 +26,14 @@ class Order:
     price: Any = None
 
 
+class Stock(pydantic.BaseModel):
+    by_shelf: dict[int | str, int]
+
+
+class Shelves(pydantic.RootModel[dict[int | str, int]]):
+    pass
+
+
 class Money(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -120,12 +128,14 @@ def test_unserializable_values_are_rejected_with_their_path(value, place):
 def test_only_dicts_whose_keys_json_writes_alike_are_rejected(value):
     """Wherever the dict is, and whatever else is there."""
     merged = len({str(key) for key in value}) < len(value)
-    for nested in (value, [value], {"a": value}, {"a": 1, "b": [{"a": 1}, {"a": value}]}, Order(1, value)):
+    models = Stock(by_shelf=value), {"a": [Shelves(value)]}
+    for nested in (value, [value], {"a": value}, {"a": 1, "b": [{"a": 1}, {"a": value}]}, Order(1, value), *models):
         if merged:
             with pytest.raises(NotSerializable, match="which JSON writes alike"):
                 encode(nested)
         else:
             assert len(decode(encode(value))) == len(value)
+            assert len(decode(encode(models[0]))["by_shelf"]) == len(value)
 
 
 def test_raw_json_with_spaces_is_accepted():

@@ -18,7 +18,14 @@ import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
 from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets, unmasked_secrets
-from holdfast.model.validation import MAX_DEPTH, MAX_DIGITS, PYDANTIC_MASK, find_problem, find_pydantic_secret
+from holdfast.model.validation import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    PYDANTIC_MASK,
+    AmbiguousKeys,
+    find_problem,
+    find_pydantic_secret,
+)
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024
 """Default maximum size of a payload, in bytes of JSON."""
@@ -58,11 +65,22 @@ def _replace(value: Any) -> Any:
     if isinstance(value, Secret):
         return {SECRET_KEY: value.reveal()}
     if is_pydantic_model(type(value)):
-        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+        return _dump_model(value)
     for plain in (int, float, str):
         if isinstance(value, plain):
             return plain(value)
     raise TypeError(f"objects of type {type(value).__qualname__} can't be written as JSON")
+
+
+def _dump_model(model: Any) -> Any:
+    """Return the JSON values of a pydantic model. In dicts, pydantic would merge keys such as 1 and "1"."""
+    dumped = model.model_dump(mode="json", by_alias=True, round_trip=True)
+    written = _encode_sorted(dumped).count(b'":')
+    if written and model.model_dump_json(by_alias=True, round_trip=True).count('":') > written:
+        raise AmbiguousKeys(
+            f"a `{type(model).__qualname__}` with dict keys such as 1 and '1', which JSON writes alike,"
+        )
+    return dumped
 
 
 def _replace_in_order(value: Any) -> Any:

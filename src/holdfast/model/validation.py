@@ -29,6 +29,10 @@ _MAX_PATH_CHARS = 200
 _ATOMS = (str, int, float)
 
 
+class AmbiguousKeys(TypeError):
+    """A model has a dict with keys that JSON writes alike. The message describes the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncodingProblem:
     """A problem in a value, and its path."""
@@ -161,6 +165,8 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def _check_unknown(node: _Node, inner: list[_Node], replace: Callable[[Any], Any]) -> str | None:
     try:
         inner.append(_Node(replace(node.value), node.parent, node.step))
+    except AmbiguousKeys as error:
+        return str(error)
     except Exception:
         if inspect.iscoroutine(node.value):
             return "a coroutine (is an await missing?)"
