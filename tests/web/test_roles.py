@@ -218,6 +218,24 @@ def test_parts_of_a_visible_run_are_visible(shop):
     assert stranger.get(f"/gates/{gate['id']}").status == 404
 
 
+def test_parts_of_a_visible_run_are_not_forked_out_of_scope(shop):
+    """A fork is a new run, with arguments that the client chooses."""
+    graph = shop.graph(tenant="acme")
+    shop.drain()
+    node = next(each for each in shop.control.graphs.read(graph.id).nodes if each.name == "extract")
+    for scope, status in (({"tasks": ["etl"]}, 403), ({"queues": ["$graph"]}, 403), ({"tasks": ["etl", "add"]}, 201)):
+        token = shop.control.tokens.create("operator", tenant="acme", **scope).token
+        visitor, browser = Visitor(shop.site(), token), Visitor(shop.site())
+        assert visitor.post(f"/api/v1/runs/{node.id}/fork", {"args": [9, 9]}).status == status
+        cookie = browser.submit("/login", {"token": token}).headers["set-cookie"]
+        browser.cookie = cookie.partition(";")[0]
+        page = browser.get(f"/runs/{node.id}")
+        assert (page.status, f"{node.id}/fork" in page.text) == (200, status == 201)
+        form = {"csrf_token": csrf_token(browser), "args": "[9, 9]"}
+        assert browser.submit(f"/runs/{node.id}/fork", form).status == (303 if status == 201 else 403)
+    assert len(shop.app.runs(task="add")) == 4
+
+
 def enqueue(shop, token: str, **body: object) -> tuple[int, str | None]:
     answer = Visitor(shop.site(), token).post("/api/v1/runs", {"task": "add", "args": [1, 2], **body})
     return answer.status, answer.json.get("code")

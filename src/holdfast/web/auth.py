@@ -102,6 +102,20 @@ class Principal:
             raise RunNotFound.of(id)
         return info
 
+    def may_fork(self, run: RunInfo[Any]) -> bool:
+        """Return whether a visible run may be forked."""
+        return self.can_operate and self.scope.covers_lane(run.queue, run.task)
+
+    def run_to_fork(self, control: Control, id: UUID) -> RunInfo[Any]:
+        """Read a run to fork. A fork is a new run of the task, so the task and the queue themselves must be in scope.
+
+        A run that is visible only as a part of another one could be forked with other arguments otherwise.
+        """
+        info = self.run(control, id)
+        if not self.may_fork(info):
+            raise RequestError(403, f"this token is limited to {self.limits}", "scope")
+        return info
+
     def find(self, control: Control, prefix: str) -> UUID:
         """Find a visible run by the beginning of its id."""
         try:

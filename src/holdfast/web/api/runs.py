@@ -263,7 +263,7 @@ def _retry_preview(call: ApiRequest) -> RetryPreview:
 
 
 def _fork(call: ApiRequest) -> RunCreated:
-    info = call.run()
+    info = call.principal.run_to_fork(call.control, call.control.runs.parse_id(call.path["id"]))
     fork = call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by)
     return RunCreated(fork, info.task, created=True)
 

@@ -100,6 +100,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "steps": steps[-MAX_STEPS:],
         "more_steps": details.more_steps + max(len(steps) - MAX_STEPS, 0),
         "retry": _retry_preview(request, details),
+        "may_fork": request.principal.may_fork(info),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
@@ -156,7 +157,8 @@ def _retry(request: PageRequest) -> str:
 def _fork(request: PageRequest) -> str:
     from_step = request.form.get("from_step", "").strip() or None
     args = parse_json(request.form.get("args", ""), "the arguments")
-    fork = request.control.runs.fork(request.run().id, from_step, args, by=request.principal.by)
+    run = request.principal.run_to_fork(request.control, request.id)
+    fork = request.control.runs.fork(run.id, from_step, args, by=request.principal.by)
     return link(f"/runs/{fork}", did="forked")
 
 
