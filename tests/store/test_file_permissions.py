@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.planted_files import refuse_planted_files
 from holdfast.errors import ConfigError
 
 OTHER_UID = 54_321
@@ -84,6 +85,27 @@ def test_a_file_that_another_user_planted_is_refused(shared):
     with pytest.raises(ConfigError, match="belongs to another user"):
         enqueue(shared / "jobs.db")
     assert (shared / "jobs.db").stat().st_size == 0
+
+
+@as_root
+@pytest.mark.parametrize("name", ["own/jobs.db", "own.db"])
+def test_a_planted_link_behind_an_own_link_is_refused(shared, name):
+    """Whether the own link stands for the directory or for the file."""
+    (shared.parent / "elsewhere").mkdir()
+    (shared / "data").symlink_to(shared.parent / "elsewhere")
+    os.lchown(shared / "data", OTHER_UID, OTHER_UID)
+    (shared.parent / "own").symlink_to(shared / "data")
+    (shared.parent / "own.db").symlink_to(shared / "data" / "jobs.db")
+    with pytest.raises(ConfigError, match="data is a symbolic link of another user"):
+        enqueue(shared.parent / name)
+    assert list((shared.parent / "elsewhere").iterdir()) == []
+
+
+def test_links_in_a_loop_end(tmp_path):
+    (tmp_path / "a").symlink_to("./b")
+    (tmp_path / "b").symlink_to("sub/../a")
+    (tmp_path / "sub").mkdir()
+    refuse_planted_files(str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-lock"])

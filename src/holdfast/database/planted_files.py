@@ -21,8 +21,7 @@ def refuse_planted_files(path: str) -> None:
     """Raise ConfigError if the database, a file beside it, or a link on the way may come from another user."""
     if not hasattr(os, "geteuid"):
         return
-    for part in (*reversed(Path(path).parents), Path(path)):
-        _check_link(part)
+    _check_links(Path(path), set())
     real = os.path.realpath(path)
     _check_file(Path(real))
     for suffix in COMPANIONS:
@@ -32,16 +31,28 @@ def refuse_planted_files(path: str) -> None:
         _check_file(companion)
 
 
-def _check_link(link: Path) -> None:
+def _check_links(path: Path, seen: set[Path]) -> None:
+    """Check every link on the way, and those in the targets of links: a link of ours may lead through another's."""
+    for part in (*reversed(path.parents), path):
+        link = Path(os.path.realpath(part.parent)) / part.name
+        if link not in seen and _check_link(link):
+            seen.add(link)  # links may form a loop
+            _check_links(link.parent / link.readlink(), seen)
+
+
+def _check_link(link: Path) -> bool:
+    """Return whether this is a link. Raise ConfigError if it may come from another user."""
     try:
         found = link.lstat()
-        if stat.S_ISLNK(found.st_mode) and not _is_trusted(found.st_uid, link.parent.stat()):
+        is_link = stat.S_ISLNK(found.st_mode)
+        if is_link and not _is_trusted(found.st_uid, link.parent.stat()):
             raise ConfigError(
                 f"{link} is a symbolic link of another user (uid {found.st_uid}), who can redirect it; use a path"
                 " without it, in a directory that only you can write to"
             )
     except OSError:  # it doesn't exist, or can't be read: opening the database reports that
-        return
+        return False
+    return is_link
 
 
 def _check_file(file: Path) -> None:
