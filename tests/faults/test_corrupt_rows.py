@@ -20,7 +20,7 @@ import apsw
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Holdfast
+from holdfast import Context, Holdfast
 from holdfast.cli.commands import holdfast
 from holdfast.control import Control
 from holdfast.errors import PayloadError
@@ -338,3 +338,53 @@ def test_a_payload_that_grows_when_decompressed_fills_no_memory(dataset):
     finally:
         site.close()
     assert grown_kib < 60 * 1024
+
+
+class TestOtherTypesOnSqlite:
+    """SQLite stores any type in any column, also in tables that runs don't depend on."""
+
+    VALUES = ("'junk'", "x'fffe'", "1e300")
+
+    @pytest.fixture
+    def control(self, sqlite_url: str) -> Iterator[Control]:
+        with Holdfast(sqlite_url) as app:
+
+            @app.task(name="walk")
+            async def walk(ctx: Context) -> None:
+                await ctx.step(len, "one")
+                await ctx.wait_for("go")
+
+            self.app, self.run = app, walk.enqueue()
+            app.emit("gone", {"a": 1})
+            app.worker().drain(timeout=30)
+            yield Control(app.store, app.registry)
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_a_token_with_a_corrupt_end_is_listed_and_not_valid(self, control, value):
+        for column in ("expires_at", "revoked_at"):
+            token = control.tokens.create(["admin"], name=column)
+            assert control.tokens.check(token.token) is not None
+            fetch(self.app, f"update {{}}tokens set {column} = {value}, created_at = {value}, used_at = {value}")
+            assert [info.is_valid for info in control.tokens.list() if info.name == column] == [False]
+            assert control.tokens.check(token.token) is None
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_events_with_corrupt_values_are_listed(self, control, value):
+        fetch(self.app, f"update {{}}events set emitted_at = {value}, payload = {value} where emitted_at is not null")
+        fetch(self.app, f"update {{}}waits set since = {value}")
+        events = control.events.list()
+        assert [event.name for event in events.emitted] == ["gone"]
+        assert [event.name for event in events.awaited] == ["go"]
+        control.events.show("gone")
+        assert len(control.events.waiters("go")) == 1
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_a_step_with_a_corrupt_value_is_shown(self, control, value):
+        fetch(self.app, f"update {{}}checkpoints set value = {value}")
+        assert [step.name for step in control.runs.details(self.run.id).steps][:1] == ["len"]
+
+    def test_a_run_with_a_corrupt_id_hides_no_other(self, control):
+        other = self.app.remote("walk").enqueue()
+        fetch(self.app, f"update {{}}runs set id = {2**63 - 1} where id = '{self.run.id}'")
+        assert other.id in {info.id for info in self.app.runs()}
+        assert [info.corrupt for info in self.app.runs() if info.id != other.id] == [("id",)]

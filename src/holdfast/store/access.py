@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from holdfast.store.module import StoreModule, json_rows
+from holdfast.store.typed_rows import RowReader
 
 MAX_LOGINS_PER_TOKEN = 50
 """How many logins of one token are valid at the same time; a new one ends the oldest."""
@@ -26,6 +28,9 @@ class TokenRow(NamedTuple):
     max_priority: int | None
     expires_at: int | None
     used_at: int | None
+
+
+_TOKEN_ROWS = RowReader(TokenRow)
 
 
 class ValidToken(NamedTuple):
@@ -54,12 +59,12 @@ class TokenStore(StoreModule):
 
     def list_all(self) -> list[TokenRow]:
         """Return every token, including revoked and expired ones, the oldest first."""
-        return [TokenRow._make(row) for row in self._execute("read", "list_tokens")]
+        return [_token(row) for row in self._execute("read", "list_tokens")]
 
     def find(self, id: str) -> ValidToken | None:
         """Return a token that is neither revoked nor expired."""
         rows = self._execute("read", "find_token", id=id)
-        return ValidToken(TokenRow._make(rows[0][:-1]), bool(rows[0][-1])) if rows else None
+        return ValidToken(_token(rows[0][:-1]), bool(rows[0][-1])) if rows else None
 
     def has_any(self) -> bool:
         """Return whether there is a token that is neither revoked nor expired."""
@@ -94,7 +99,7 @@ class LoginStore(StoreModule):
         if not rows:
             return None
         token_id, is_stale, *token = rows[0]
-        return ValidLogin(token_id, bool(is_stale), None if token[0] is None else TokenRow._make(token))
+        return ValidLogin(token_id, bool(is_stale), None if token[0] is None else _token(token))
 
     def touch(self, id: str) -> None:
         """Record that a login is in use."""
@@ -107,3 +112,14 @@ class LoginStore(StoreModule):
     def count_by_token(self, idle: int) -> dict[str, int]:
         """Count the valid logins of each token."""
         return {token: int(count) for token, count in self._execute("read", "count_logins", idle=idle)}
+
+
+def _token(row: Sequence[Any]) -> TokenRow:
+    """Read a token. A corrupt end counts as one long ago: the database doesn't accept such a token either."""
+    token = _TOKEN_ROWS.read(row)
+    stored = TokenRow._make(row)
+    if token.expires_at is None and stored.expires_at is not None:
+        token = token._replace(expires_at=0)
+    if token.revoked_at is None and stored.revoked_at is not None:
+        token = token._replace(revoked_at=0)
+    return token

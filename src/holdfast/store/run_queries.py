@@ -14,7 +14,7 @@ from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
-from holdfast.store.typed_rows import RowReader
+from holdfast.store.typed_rows import RowReader, as_text
 
 NODES_PAGE_ROWS = 1000
 MAX_NODE_ERROR_BYTES = 4 * 1024 * 1024
@@ -340,7 +340,7 @@ class RunQueries(StoreModule):
         """Return the stored values of checkpoints of a run, by number and generation."""
         rows = json_rows({"n": n, "generation": generation} for n, generation in steps)
         found = self._execute("read", "read_step_values", id=id, rows=rows)
-        return {(int(n), int(generation)): value for n, generation, value in found}
+        return {(int(n), int(generation)): as_text(value) for n, generation, value in found}
 
     def waits(self, id: str) -> list[WaitRow]:
         """Return what a run waits for."""

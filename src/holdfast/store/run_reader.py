@@ -85,7 +85,7 @@ class RunReader:
         columns = _Columns(row)
         options = columns.json("options", _StoredOptions) or _StoredOptions()
         return RunInfo(
-            id=UUID(row.id),
+            id=columns.id(),
             task=row.task,
             queue=row.queue,
             priority=row.priority,
@@ -196,6 +196,14 @@ class _Columns:
         if not is_error_json(text):
             self.corrupt.append("error")
         return error_from_json(text)
+
+    def id(self) -> UUID:
+        """Return the id. A row without a valid one is shown, but nothing can address it."""
+        try:
+            return UUID(self._row.id)
+        except ValueError:
+            self.corrupt.append("id")
+            return UUID(int=0)
 
     def parent(self) -> UUID | None:
         try:

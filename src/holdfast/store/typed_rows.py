@@ -47,6 +47,11 @@ class RowReader(Generic[T]):
         return [self.read(row) for row in rows]
 
 
+def as_text(value: Any) -> str | None:
+    """Return a column of text as text, also if another program stored something else."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else None if value is None else str(value)
+
+
 def _types(hint: Any) -> tuple[type, ...]:
     """Return the types of a column's values. Literals and other strings count as `str`."""
     found: list[type] = []
@@ -66,7 +71,7 @@ def _default(hint: Any) -> Any:
 def _replace(value: Any, kinds: tuple[type, ...], default: Any) -> Any:
     """Return a value of one of the types: text as such, a number if it is one, otherwise the default."""
     if str in kinds and value is not None:
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return as_text(value)
     if int in kinds and isinstance(value, float) and MIN_INTEGER <= value <= MAX_INTEGER:
         return int(value)
     return default

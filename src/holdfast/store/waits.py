@@ -17,6 +17,7 @@ from holdfast.model.ids import new_id
 from holdfast.store.commands import RunToken, WaitOutcome
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
+from holdfast.store.typed_rows import RowReader, as_text
 
 MAX_WOKEN_RUNS = 500
 MAX_LISTED_ROWS = 10_000
@@ -77,6 +78,12 @@ class WaiterRow(NamedTuple):
     due_at: int | None
 
 
+_AWAITED_ROWS = RowReader(AwaitedRow)
+_EMITTED_ROWS = RowReader(EmittedRow)
+_NAMED_ROWS = RowReader(NamedEventRow)
+_WAITER_ROWS = RowReader(WaiterRow)
+
+
 class EventStore(StoreModule):
     """Events: facts that any run may wait for by name. The first emit of a name wins and is kept."""
 
@@ -132,28 +139,29 @@ class EventStore(StoreModule):
     def awaited(self, tenant: str | None, size: int) -> tuple[list[AwaitedRow], bool]:
         """Return events that runs wait for, the longest first, and whether only some waits were read."""
         rows = self._execute("read", "list_awaited_events", tenant=tenant, size=size)
-        return [AwaitedRow._make((*row[:4], str(row[4]), row[5])) for row in rows], _is_partial(rows)
+        return _AWAITED_ROWS.read_all((*row[:4], str(row[4]), row[5]) for row in rows), _is_partial(rows)
 
     def emitted(self, tenant: str | None, size: int) -> tuple[list[EmittedRow], bool]:
         """Return events that were emitted, the newest first, and whether only some events were read."""
         rows = self._execute("read", "list_emitted_events", tenant=tenant, size=size)
-        return [EmittedRow._make(row[:5]) for row in rows], _is_partial(rows)
+        return _EMITTED_ROWS.read_all(row[:5] for row in rows), _is_partial(rows)
 
     def named(self, name: str, tenant: str | None = None, scan: int = MAX_SCANNED_EVENTS) -> list[NamedEventRow]:
         """Return events of a name, of all tenants or one, among those that were emitted or awaited last."""
         rows = self._execute("read", "find_events_named", name=name, tenant=tenant, scan=scan, size=MAX_NAMED_EVENTS)
-        return [NamedEventRow._make(row) for row in rows]
+        return _NAMED_ROWS.read_all(rows)
 
     def payloads(self, targets: Iterable[str]) -> dict[str, str | None]:
         """Return the stored payloads of events."""
         rows = json_rows({"target": target} for target in sorted(targets))
-        return dict(self._execute("read", "read_event_payloads", rows=rows))
+        found = self._execute("read", "read_event_payloads", rows=rows)
+        return {target: as_text(payload) for target, payload in found}
 
     def waiters(self, targets: Iterable[str], size: int) -> list[WaiterRow]:
         """Return the first runs that wait for events."""
         rows = json_rows({"target": target} for target in sorted(targets))
         found = self._execute("read", "list_event_waiters", rows=rows, size=size)
-        return [WaiterRow(target, str(run), *rest) for target, run, *rest in found]
+        return _WAITER_ROWS.read_all((target, str(run), *rest) for target, run, *rest in found)
 
     def trace_context(self, target: str) -> str | None:
         """Return the trace context of an event's emitter, if one is stored."""

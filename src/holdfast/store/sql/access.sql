@@ -14,11 +14,11 @@ from {schema}tokens order by created_at, id
 -- Find a valid token, and whether its last use was recorded more than a minute ago.
 select id, hash, name, may, tenant, created_at, revoked_at, roles, tasks, queues, max_priority, expires_at, used_at,
     case when coalesce(used_at, 0) < {now} - 60000000 then 1 else 0 end
-from {schema}tokens where id = cast(:id as text) and revoked_at is null and coalesce(expires_at > {now}, true)
+from {schema}tokens where id = cast(:id as text) and revoked_at is null and coalesce(expires_at > {now} and expires_at <= 400000000000000000, true)
 
 -- name: has_token
 -- Check whether there is a valid token.
-select 1 from {schema}tokens where revoked_at is null and coalesce(expires_at > {now}, true) limit 1
+select 1 from {schema}tokens where revoked_at is null and coalesce(expires_at > {now} and expires_at <= 400000000000000000, true) limit 1
 
 -- name: has_token_row
 -- Check whether a token was ever created.
@@ -46,7 +46,7 @@ select s.token, case when s.seen_at < {now} - 60000000 then 1 else 0 end,
     t.id, t.hash, t.name, t.may, t.tenant, t.created_at, t.revoked_at, t.roles, t.tasks, t.queues, t.max_priority, t.expires_at, t.used_at
 from {schema}logins s left join {schema}tokens t on t.id = s.token
 where s.id = cast(:id as text) and s.expires_at > {now} and s.seen_at > {now} - cast(:idle as bigint)
-and (substr(s.token, 1, 4) = 'env.' or (t.id is not null and t.revoked_at is null and coalesce(t.expires_at > {now}, true)))
+and (substr(s.token, 1, 4) = 'env.' or (t.id is not null and t.revoked_at is null and coalesce(t.expires_at > {now} and t.expires_at <= 400000000000000000, true)))
 
 -- name: touch_login
 -- Record that a login is in use.
