@@ -59,7 +59,9 @@ def test_a_disconnected_worker_stops_its_runs_before_the_lease_expires_and_recon
     ledger.path.with_name("release1").touch()
     proxy.unblock()
     assert run.result(timeout=60) == 1
-    assert [entry.kind for entry in run.history()] == ["enqueued", "started", "worker_lost", "started", "done"]
+    kinds = [entry.kind for entry in run.history()]
+    # "crashed" if the machine was so busy that the worker's threads seemed frozen: then it excuses no session.
+    assert kinds in (["enqueued", "started", lost, "started", "done"] for lost in ("worker_lost", "crashed"))
     assert len(times(ledger, "began")) == 2
     assert "Traceback" not in worker.log
     worker.signal(signal.SIGTERM)
