@@ -11,6 +11,7 @@ import pytest
 from holdfast.database.sqlite import (
     BUSY_POLL_INTERVAL_S,
     BUSY_POLLS,
+    COMMIT_POLL_INTERVAL_S,
     POLL_INTERVAL_S,
     DataVersionPoller,
     SqliteDatabase,
@@ -200,6 +201,39 @@ def test_a_listener_polls_less_often_while_its_own_process_writes_constantly():
     writes = 0
     assert not watch.wait(60, stop)
     assert paused[10:] == [BUSY_POLL_INTERVAL_S] + [POLL_INTERVAL_S] * 9, "a pause, and it looks as ever"
+
+
+@pytest.mark.parametrize(
+    ("uses", "expected"),
+    [([0, 0], [COMMIT_POLL_INTERVAL_S] * 2), ([1, 0], [COMMIT_POLL_INTERVAL_S, POLL_INTERVAL_S])],
+)
+def test_a_reported_write_is_looked_for_at_once_although_this_process_read_before(uses, expected):
+    """Its own use of the connection may have been a read; a second one in a row is a write."""
+
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            paused.append(timeout)
+            writer.use_count += uses[len(paused) - 1]
+            return len(paused) == len(uses)
+
+    class Watch:
+        def is_watching(self):
+            return True
+
+        def drain(self):
+            pass
+
+        def wait(self, _timeout):
+            writer.use_count += 1  # a read while it waited
+            return True
+
+    paused: list[float] = []
+    writer = SimpleNamespace(use_count=0)
+    line = SimpleNamespace(run=lambda work: (None, 1))
+    listener = DataVersionPoller(line, writer)
+    listener._watch, listener._seen = Watch(), (None, 1)
+    assert not listener.wait(60, Stop())
+    assert paused == expected
 
 
 def test_a_listener_rarely_mistakes_its_own_writes_for_those_of_others(tmp_path, monkeypatch):

@@ -99,13 +99,15 @@ class DataVersionPoller(ChangeListener):
 
     def _pause(self, max_s: float, stop: threading.Event) -> bool:
         """Pause before the next poll; return whether `stop` is set."""
-        if self._busy:  # our own writes would end the wait for a write at once
+        is_commit_expected = time.monotonic() < self._commit_expected_until
+        may_be_a_read = is_commit_expected and self._busy == 1  # of this process, before the write that was reported
+        if self._busy and not may_be_a_read:  # our own writes would end the wait for a write at once
             return stop.wait(POLL_INTERVAL_S if self._busy < BUSY_POLLS else BUSY_POLL_INTERVAL_S)
         if self._watch is None and self._log is not None:
             self._watch, self._log = open_watch(self._log), None
         if self._watch is None or not self._watch.is_watching():
             return stop.wait(POLL_INTERVAL_S)
-        if time.monotonic() < self._commit_expected_until:
+        if is_commit_expected:
             return stop.wait(COMMIT_POLL_INTERVAL_S)
         if not stop.is_set() and self._watch.wait(max_s):
             self._commit_expected_until = time.monotonic() + COMMIT_TIMEOUT_S
