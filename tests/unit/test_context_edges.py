@@ -193,6 +193,20 @@ def test_a_transaction_refuses_a_name_for_a_function_with_a_parameter_of_that_na
     assert ctx.transaction(insert_named, "Ada").args == ("Ada",)
 
 
+def test_a_transaction_refuses_options_of_steps(ctx):
+    def insert(connection, amount):
+        return amount
+
+    def insert_later(connection, timeout):
+        return timeout
+
+    with pytest.raises(TaskError, match=r"ctx\.transaction has no undo=: register a compensation with ctx\.undo"):
+        ctx.transaction(insert, 5, undo=insert)
+    with pytest.raises(TaskError, match=r"ctx\.transaction has no retry=: only steps have it"):
+        ctx.transaction(insert, 5, retry=Retry())
+    assert ctx.transaction(insert_later, timeout=5).kwargs == {"timeout": 5}
+
+
 @pytest.mark.parametrize("name", ["$sleep", "", "a\nb", "x" * 201, 5])
 def test_an_invalid_step_name_is_rejected(ctx, name):
     with pytest.raises(ConfigError, match="the name of a step"):

@@ -202,6 +202,8 @@ def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given
     """Create the operation of `ctx.transaction`; `given` is its name, if the caller chose one."""
     if given is not None:
         _refuse_name_argument(fn)
+    if not kwargs.keys().isdisjoint(STEP_OPTIONS):
+        _refuse_step_options(fn, kwargs)
     name, function, info = _called("transaction", fn, None if given is None else given_name(given))
     base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Transaction(name, base, function, info, args, kwargs)
@@ -363,6 +365,17 @@ def _refuse_name_argument(fn: Any) -> None:
                 f"ctx.transaction: name= names the transaction, but {shown(fn)} has a parameter of that name: pass it "
                 "by position, or rename the parameter"
             )
+
+
+def _refuse_step_options(fn: Any, kwargs: Mapping[str, Any]) -> None:
+    """Reject options of steps that a transaction doesn't have, unless its function has a parameter of that name."""
+    with suppress(TypeError, ValueError):  # Some callables have no signature.
+        parameters = inspect.signature(fn).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return
+        for name in sorted(kwargs.keys() & set(STEP_OPTIONS) - {parameter.name for parameter in parameters}):
+            hint = "register a compensation with ctx.undo after it" if name == "undo" else "only steps have it"
+            raise TaskError(f"ctx.transaction has no {name}=: {hint}")
 
 
 def _wait_name(name: str | None) -> str | None:
