@@ -344,6 +344,7 @@ def test_failed_tries_are_history_entries_in_order_and_written_once(harness, cla
     assert again == [Written(2), Written(3), Written(1)]
     assert tries_of(harness, claim) == [(1, '{"try": 1}'), (2, '{"try": 2}'), (3, '{"try": 3}')]
     assert tries_of(harness, other) == [(1, '{"try": 1}')]
+    assert [harness.row(each.id)["records"] for each in (claim, other)] == [3, 1], "a repeat takes no numbers"
     harness.end("w", claim, in_tree=True)
     assert harness.kinds(claim.id) == ["step_retrying"] * 3 + ["done"]
 

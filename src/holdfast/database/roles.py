@@ -164,7 +164,7 @@ end $holdfast$;"""
 
 
 def _revoke(schema: str, names: dict[str, str], tenant_roles: dict[str, str]) -> str:
-    """Return SQL that takes back what an earlier version of the script, or somebody by hand, has granted."""
+    """Return SQL that revokes what an earlier version of the script, or an administrator, granted."""
     others = [names[role] for role in _GRANTS] + list(tenant_roles.values())
     return f'revoke all on all tables in schema "{schema}" from public, ' + ", ".join(f'"{x}"' for x in others) + ";"
 

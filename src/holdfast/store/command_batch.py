@@ -327,6 +327,9 @@ class CommandBatch:
             ),
         )
         self._replies.update((at, Written(n)) for at, n in found)
+        if repeated := Counter(each.token.run for at, each in tries if at in self._replies):
+            rows = json_rows({"id": run, "count": -count} for run, count in sorted(repeated.items()))
+            self._tx.execute("number_history", rows=rows)  # they have their numbers already
         new, replaced = [], []
         for at, each in self._unanswered(FailedTryCommand):
             run = each.token.run
