@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from itertools import permutations
+from typing import Any
 
 import pytest
 
 from holdfast import Context, Retry
+from holdfast.engine.durable.async_executor import WritesAhead
+from holdfast.store.commands import NewCheckpoint
+from holdfast.store.journal import Journal
 from tests.support.durable import drain, kinds, state
 from tests.support.step_functions import step_function
 from tests.support.wait_until import wait_until
@@ -217,3 +221,88 @@ def test_a_failure_in_a_task_group_cancels_the_others_and_is_retried(app, effect
     drain(app)
     assert run.result(timeout=5) == "ok"
     assert ledger.counts() == {"hangs": 2, "flaky": 2}
+
+
+def test_a_wait_behind_a_pending_spawn_is_numbered_when_it_is_registered(app, monkeypatch):
+    """A wait is registered only when the children spawned before it are durable. Outcomes of other branches that user
+    code sees until then come before it in a replay, too."""
+    app.emit("early")
+    spawned, noted = asyncio.Event(), asyncio.Event()
+    wait_until_durable = WritesAhead.wait
+
+    async def wait_until_noted(ahead: WritesAhead, *args: Any) -> None:
+        await wait_until_durable(ahead, *args)
+        await noted.wait()
+
+    @app.task(name="child")
+    async def child() -> None: ...
+
+    seen: list[list[str]] = []
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        here: list[str] = []
+        seen.append(here)
+
+        async def note() -> None:
+            await ctx.step(spawned.wait, name="step")
+            here.append("step")
+            noted.set()
+
+        async def spawn_and_wait() -> None:
+            await ctx.spawn(child)
+            spawned.set()
+            await ctx.wait_for("early")
+            here.append("event")
+
+        await asyncio.gather(note(), spawn_and_wait())
+        await ctx.wait_for("go")
+
+    monkeypatch.setattr(WritesAhead, "wait", wait_until_noted)
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    run.result(timeout=5)
+    assert seen == [["step", "event"]] * 2
+
+
+def test_the_outcome_of_a_wait_is_durable_before_a_function_with_branches_sees_it(app, monkeypatch):
+    """Otherwise a crash could leave a later outcome recorded and this one not, and the replay would swap them."""
+    write = Journal.write
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def write_late(journal: Journal, session: str, commands: Any, *args: Any) -> Any:
+        """Let user code run before the outcome is written: if it was delivered already, the code sees it."""
+        if any(isinstance(each, NewCheckpoint) and each.key == "$event:late#1" for each in commands):
+            asyncio.run_coroutine_threadsafe(iterate(1000), loops[0]).result()
+        return write(journal, session, commands, *args)
+
+    async def iterate(times: int) -> None:
+        for _ in range(times):
+            await asyncio.sleep(0)
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        never = asyncio.ensure_future(ctx.wait_for("never"))
+        emitted = asyncio.ensure_future(ctx.step(emit_when_waiting, name="emit"))
+        await ctx.wait_for("late")
+        recorded = [step.key for step in app.store.queries.steps(str(ctx.run_id))]
+        await emitted
+        never.cancel()
+        return recorded
+
+    async def emit_when_waiting() -> None:
+        await asyncio.to_thread(wait_until, lambda: {"late", "never"} <= waited_for(app))
+        await app.aemit("late")
+
+    monkeypatch.setattr(Journal, "write", write_late)
+    run = work.enqueue()
+    drain(app)
+    assert "$event:late#1" in run.result(timeout=5)
+
+
+def waited_for(app):
+    rows, _ = app.store.events.awaited(None, 10)
+    return {row.name for row in rows}

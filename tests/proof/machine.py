@@ -335,7 +335,7 @@ class StoreMachine(RuleBasedStateMachine):
         target = event_target(None, str(name)) if kind == "event" else name
 
         def register(harness: StoreHarness) -> str:
-            command = WaitCommand(self.of(held, harness), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
+            command = WaitCommand(self.of(held, harness), key, kind, target, None, name, 0, delay, n=n)  # type: ignore[arg-type]
             (reply,) = harness.store.journal.write(held.session, [command])
             if isinstance(reply, WaitOutcome):
                 return reply.kind

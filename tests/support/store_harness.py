@@ -223,7 +223,7 @@ def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key
         target = event_target(more.setdefault("tenant", None), str(target))
     elif kind == "children":
         target = f"{claim.generation}:{target}"
-    return WaitCommand(token_of(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
+    return WaitCommand(token_of(claim), key or kind, kind, target, n=n, **more)  # type: ignore[arg-type]
 
 
 def spawn_of(claim: Claim, children: list[NewRun], n: int = 1, key: str = "call#1", **more: Any) -> SpawnCommand:

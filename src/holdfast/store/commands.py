@@ -72,11 +72,10 @@ class WaitCommand(msgspec.Struct):
     """Register a wait. The reply is its outcome if there is one already, else the time until it is due.
 
     `target` is the topic, the event's target, or the spawn key of children. An eager wait for children ends with the
-    first that fails.
+    first that fails. `n` is the number of its checkpoint, which is taken when the command is submitted.
     """
 
     token: RunToken
-    n: int
     key: str
     kind: Literal["sleep", "event", "message", "children"]
     target: str | None = None
@@ -85,6 +84,7 @@ class WaitCommand(msgspec.Struct):
     eager: int = 0
     delay: int | None = None
     due_at: int | None = None
+    n: int = 0
 
 
 class WithdrawCommand(msgspec.Struct):

@@ -113,8 +113,8 @@ class AsyncExecutor(Executor):
 
     __slots__ = (
         "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loading", "_loop",
-        "_next_due_s", "_open_waits", "_other_activity", "_rejected_calls", "_resumes", "_services", "_started",
-        "_timeouts", "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
+        "_next_due_s", "_open_waits", "_other_activity", "_outcomes", "_rejected_calls", "_resumes", "_services",
+        "_started", "_timeouts", "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +129,8 @@ class AsyncExecutor(Executor):
         self._loop = loop
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
         self._timeouts = EnclosingTimeouts(loop)
-        self._ahead: WritesAhead | None = None
+        self._ahead: WritesAhead | None = None  # spawned children
+        self._outcomes = WritesAhead()  # outcomes of waits
         self._loading: asyncio.Task[Any] | None = None
         self._open_waits: dict[str, OpenWait] = {}
         self._unregistered: set[str] = set()  # keys of open waits for children that run in this worker
@@ -144,7 +145,7 @@ class AsyncExecutor(Executor):
         self._next_due_s = float("inf")
         self._waits_for_others = False
         for record in [] if plans.replay_only else plans.history.resolved_waits:
-            self._submit_unawaited(record)
+            self._submit_ahead(record, self._outcomes)
 
     # The function
 
@@ -355,11 +356,14 @@ class AsyncExecutor(Executor):
         ahead = self._ahead = self._ahead or WritesAhead()
         if ahead.count >= MAX_WRITES_AHEAD:
             return await self.write(command)
+        self._delivery.expect(command.n)
+        self._submit_ahead(command, ahead)
+        return await self._await(self._deliver(command.n, command.value))
+
+    def _submit_ahead(self, command: Command, ahead: WritesAhead) -> None:
         ahead.count += 1
         self._started += 1
-        self._delivery.expect(command.n)
         self._services.submit(PendingWrite(self.current, command, self._on_written_ahead, True, ahead))
-        return await self._await(self._deliver(command.n, command.value))
 
     def _on_written_ahead(self, write: PendingWrite, result: WriteResult) -> None:
         write.context.answered(result)
@@ -394,7 +398,7 @@ class AsyncExecutor(Executor):
 
     async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:
         history = self.plans.history
-        self._timeouts.check(wait, self.plans)
+        self._timeouts.check(wait.key)
         if self._ahead is not None:
             await self._ahead.wait(self._new_future)
         opened = OpenWait(wait, read, self._new_future(), child)
@@ -404,7 +408,6 @@ class AsyncExecutor(Executor):
         if child is not None and known is None and wait.key not in history.withdrawn and self._knows_child(child):
             self._wait_for_local_child(opened)
         elif known is not None or wait.key in history.withdrawn:
-            self.plans.skip_number(wait.n)
             self._add_open_wait(opened, None if known is None else known.due_in)
         else:
             self._register_wait(opened)
@@ -428,7 +431,6 @@ class AsyncExecutor(Executor):
         loses nothing, because the replay registers the wait and finds how the child ended.
         """
         key = opened.wait.key
-        self.plans.skip_number(opened.wait.n)
         self._unregistered.add(key)
         self._open_waits[key] = opened
         opened.future.add_done_callback(lambda _: self._open_waits.pop(key, None))
@@ -458,6 +460,8 @@ class AsyncExecutor(Executor):
             self._child_ends[child] = end
 
     def _register_wait(self, opened: OpenWait) -> None:
+        # Numbers follow the order of delivery: this one is taken only now that its outcome is expected.
+        opened.wait.n = self.plans.next_number()
         self._delivery.expect(opened.wait.n)
         self._started += 1
         write = PendingWrite(self.current, opened.wait, self._on_registered, True, opened)
@@ -506,8 +510,27 @@ class AsyncExecutor(Executor):
         self._delivery.expect(n)
         recorded = encode_outcome(opened.wait.kind, outcome)
         is_registered = key not in self._unregistered
-        self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=is_registered))
-        self._deliver_outcome(n, opened, outcome, data)
+        record = NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=is_registered)
+        if self._delivery.has_branches:
+            # Its order among the outcomes of other branches must be durable before user code can observe it.
+            self._started += 1
+            on_written = partial(self._on_outcome_written, opened, outcome, data)
+            self._services.submit(PendingWrite(self.current, record, on_written, True))
+        else:
+            self._submit_ahead(record, self._outcomes)
+            self._deliver_outcome(n, opened, outcome, data)
+
+    def _on_outcome_written(
+        self, opened: OpenWait, outcome: WaitOutcome, data: Any, write: PendingWrite, result: WriteResult
+    ) -> None:
+        self._note_finished()
+        n = cast(NewCheckpoint, write.command).n
+        if type(result) is Written:
+            self._deliver_outcome(n, opened, outcome, data)
+        elif isinstance(result, Exception):
+            self._delivery.cancel(n)
+            if not opened.future.done():
+                opened.future.set_exception(result)
 
     def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome, data: Any = None) -> None:
         future = opened.future
@@ -575,17 +598,13 @@ class AsyncExecutor(Executor):
         """Register waits that user code cancelled in an earlier attempt and doesn't cancel in this one."""
         self.plans.history.withdrawn -= keys
         for key in sorted(keys):
-            opened = self._open_waits.pop(key)
-            opened.wait.n = self.plans.next_number()
-            self._register_wait(opened)
+            self._register_wait(self._open_waits.pop(key))
 
     def _register_local_waits(self) -> None:
         """Register the waits for children that run in this worker, before the run is suspended."""
         keys, self._unregistered = self._unregistered, set()
         for key in sorted(keys):
-            opened = self._open_waits.pop(key)
-            opened.wait.n = self.plans.next_number()
-            self._register_wait(opened)
+            self._register_wait(self._open_waits.pop(key))
 
     def _reject_open_waits(self) -> None:
         """Fail all waits, because a timeout of the event loop is pending and would not survive the suspension."""
@@ -656,6 +675,8 @@ class AsyncExecutor(Executor):
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
         if self._ahead is not None:
             await self._ahead.wait(self._new_future)
+        # The transaction commits on another connection: its checkpoint must not be durable before earlier outcomes.
+        await self._outcomes.wait(self._new_future)
         call = TransactionCall(operation, key, self.plans, self._delivery, self._loop, self.calls)
         transact = partial(self._services.transact, self.current, call.record, call.run)
         result = await call.result(self, self._track(self.calls.transaction_in_thread(transact, key)))
@@ -721,13 +742,12 @@ class EnclosingTimeouts:
     def has_pending(self) -> bool:
         return bool(self._timers and self._pending())
 
-    def check(self, wait: WaitCommand, plans: OperationPlans) -> None:
-        """Reject a wait of the current task inside a timeout."""
+    def check(self, wait: str) -> None:
+        """Reject a wait of the current task inside a timeout; `wait` is its key."""
         if self._timers:
             task = asyncio.current_task(self._loop)
             if task is not None and any(timer.encloses(task) for timer in self._pending()):
-                plans.skip_number(wait.n)
-                raise enclosing_timeout_error(wait.key)
+                raise enclosing_timeout_error(wait)
 
 
 _enclosing_timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts", default=None)

@@ -360,7 +360,7 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        result = await executor.wait(commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read)
+        result = await executor.wait(commands.WaitCommand(self.run_token, key, **wait), read)
         self._is_replaying = False
         return result
 
@@ -482,7 +482,7 @@ class OperationPlans:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
         target = format_spawn_key(self.claim.generation, spawn)
-        wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
+        wait = commands.WaitCommand(self.run_token, key, "children", target, eager=int(eager))
         result: WaitResult = await executor.wait(wait, read, child)
         self._is_replaying = False
         return result.n, _only_failed(result.data, result.outcome.value)

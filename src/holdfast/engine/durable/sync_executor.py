@@ -196,14 +196,15 @@ class SyncExecutor(Executor):
         self._await_writes_ahead()
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
+            wait.n = self.plans.next_number()
             result = self._result_of(self._submit(wait))
             if isinstance(result, WaitOutcome):
                 return WaitResult(wait.n, result, self._read(read))
             assert isinstance(result, WaitRegistered)
             due_in = result.due_in
+            self.plans.skip_number(wait.n)
         else:
             due_in = known.due_in
-        self.plans.skip_number(wait.n)
         outcome = self._wait_in_memory(wait.key, wait.kind, due_in)
         if outcome is None:
             self.current.waits_for = [wait.key]
