@@ -15,6 +15,9 @@
 | `{listed_run(r)}` | the columns of run `r` in `shown_runs`, but no result, which may be large |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
+| `{among_keys(waits, :rows, run uuid, key text)}` | is one of the rows of a table with these keys of several columns |
+| `{lookup(waits w, w.run = each.run and …)}` | joins `each` with rows of a table, one by one; an index may follow |
+| `{is_row(waits w, run key)}` | the row to update is the row that `lookup` found; with the columns of the key |
 | `{lock}` | lock the selected rows |
 | `{lock_skip_locked}` | lock the selected rows, skipping locked ones |
 | `{lock_shared}` | keep the row from being deleted, without blocking its heartbeat |
@@ -249,6 +252,30 @@ class PostgresDialect(Dialect):
     _matching = _among
 
     @staticmethod
+    def _lookup(argument: str) -> str:
+        """Return a join that no statistics can reorder.
+
+        The planner assumes that a batch has a hundred rows. It would rather read all rows of one large run by the first
+        column of their key than make a hundred lookups by the whole key.
+        """
+        table, condition, *_ = argument.split(",")
+        name, alias = table.split()
+        rows = f"select {alias}.ctid as tid, {alias}.* from {{schema}}{name} {alias} where {condition.strip()} offset 0"
+        return f"cross join lateral ({rows}) {alias}"
+
+    @staticmethod
+    def _is_row(argument: str) -> str:
+        name, alias = argument.split(",")[0].split()
+        return f"{{schema}}{name}.ctid = {alias}.tid"
+
+    @staticmethod
+    def _among_keys(argument: str) -> str:
+        table, key = argument.split(",", 1)
+        condition = " and ".join(f"x.{name} = each.{name}" for name, _ in _columns(key)[1])
+        found = f"{PostgresDialect._each(key)} {{lookup({table} x, {condition})}}"
+        return f"{{schema}}{table}.ctid = any(array(select x.tid from {found}))"
+
+    @staticmethod
     def _name_lock(argument: str) -> str:
         return f"cast(pg_advisory_xact_lock(hashtextextended({argument}, 0)) as text)"
 
@@ -331,6 +358,26 @@ class SqliteDialect(Dialect):
     def _matching(argument: str) -> str:  # noqa: ARG004 - the join already compares the column
         """Return a condition that is always true: with `in`, SQLite would scan the whole batch for each row."""
         return "is not null"
+
+    @staticmethod
+    def _lookup(argument: str) -> str:
+        """Return a join that SQLite executes in the order in which it is written."""
+        table, condition, *index = argument.split(",")
+        hint = f" indexed by {index[0].strip()}" if index else ""
+        return f"cross join {{schema}}{table}{hint} on {condition.strip()}"
+
+    @staticmethod
+    def _is_row(argument: str) -> str:
+        table, columns = argument.split(",")
+        name, alias = table.split()
+        return " and ".join(f"{{schema}}{name}.{column} = {alias}.{column}" for column in columns.split())
+
+    @staticmethod
+    def _among_keys(argument: str) -> str:
+        source, columns = _columns(argument.split(",", 1)[1])
+        names = ", ".join(name for name, _ in columns)
+        values = ", ".join(f"value ->> '{name}'" for name, _ in columns)
+        return f"({names}) in (select {values} from jsonb_each({source}))"
 
     @staticmethod
     def _name_lock(argument: str) -> str:

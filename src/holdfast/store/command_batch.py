@@ -69,8 +69,9 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
     if not numbered:
         return {}
     rows = [
-        {"run": run, "generation": command.token.generation, "n": n, "fence": command.token.fence}
+        {"run": run, "generation": generation, "n": n}
         for (run, n), (_, command) in numbered.items()
+        for generation in (command.token.generation, -1 - command.token.fence)  # `supersede_checkpoints`
     ]
     replies: dict[int, Reply] = {}
     for run, n, key, fence, kind, value in tx.execute("read_recorded", rows=json_rows(rows)):

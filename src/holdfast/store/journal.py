@@ -150,9 +150,9 @@ class Journal(StoreModule):
         )
         for run, *row in first:
             loaded[str(run)].checkpoints.append(self._checkpoint(row))
-        last = {str(run): n for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
+        last = {str(run): n or 0 for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
         for run, generation in runs:
-            self._load_rest(purpose, run, generation, loaded[run].checkpoints, last.get(run, 0))
+            self._load_rest(purpose, run, generation, loaded[run].checkpoints, last[run])
         for run, key, kind, outcome, value, due_at, now in self._execute(purpose, "load_waits", rows=rows):
             if type(key) is not str or type(kind) is not str:
                 raise TypeError(f"the type of wait {key!r} is wrong")

@@ -155,7 +155,7 @@ from {each(:rows, run uuid, n int, kind text, attempt int, fence bigint, session
 update {schema}runs
 set state = case
         when each.kind = 'waiting' and exists (
-            select 1 from {schema}waits w
+            select 1 from {schema}waits w {indexed_by(holdfast_waits_resolved)}
             where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null
         ) then 'ready'
         else each.state end,

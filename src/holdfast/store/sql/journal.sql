@@ -94,9 +94,8 @@ on conflict do nothing
 -- name: read_recorded
 -- Read the checkpoints with these numbers, for a repeat after a lost response. The same batch may have superseded one.
 select c.run, c.n, c.key, c.fence, c.kind, c.value
-from {each(:rows, run uuid, generation int, n int, fence bigint)}
-join {schema}checkpoints c on c.run = each.run and c.generation in (each.generation, -1 - each.fence) and c.n = each.n
-where c.run {among(:rows, run uuid)}
+from {each(:rows, run uuid, generation int, n int)}
+{lookup(checkpoints c, c.run = each.run and c.generation = each.generation and c.n = each.n)}
 
 -- name: load_first_checkpoints
 -- Load the first checkpoints of runs, up to a number of rows and about a number of bytes for each run.
@@ -113,11 +112,11 @@ order by run, n
 
 -- name: last_checkpoint_numbers
 -- Read the number of the last checkpoint of each run.
-select each.run, max(c.n)
+select each.run, (
+    select c.n from {schema}checkpoints c where c.run = each.run and c.generation = each.generation
+    order by c.run desc, c.generation desc, c.n desc limit 1
+)
 from {each(:rows, run uuid, generation int)}
-join {schema}checkpoints c on c.run = each.run and c.generation = each.generation
-where c.run {among(:rows, run uuid)}
-group by each.run
 
 -- name: load_checkpoint_page
 -- Load the next checkpoints of one run.
@@ -144,8 +143,7 @@ order by w.run, w.settled_at, w.key
 -- Read the resolved waits of runs.
 select w.run, w.key, w.kind, w.outcome, w.value
 from {each(:rows, run uuid, generation int)}
-join {schema}waits w on w.run = each.run and w.generation = each.generation and w.outcome is not null
-where w.run {matching(:rows, run uuid)}
+{lookup(waits w, w.run = each.run and w.generation = each.generation and w.outcome is not null, holdfast_waits_resolved)}
 order by w.run, w.settled_at, w.key
 
 -- name: mark_undos
@@ -169,14 +167,12 @@ returning {schema}runs.id, records
 -- Find those of these entries about failed tries that are in the history, for a repeat after a lost response.
 select each.at, h.n
 from {each(:rows, at int, run uuid, data text, after int)}
-join {schema}history h on h.run = each.run and h.n > each.after
-where h.run {matching(:rows, run uuid)} and h.kind = 'step_retrying' and h.data = each.data
+{lookup(history h, h.run = each.run and h.n > each.after)}
+where h.kind = 'step_retrying' and h.data = each.data
 
 -- name: delete_history_entries
 -- Delete single history entries.
-delete from {schema}history where run {among(:rows, run uuid)} and (run, n) in (
-    select cast(each.run as {uuid}), each.n from {each(:rows, run uuid, n int)}
-)
+delete from {schema}history where {among_keys(history, :rows, run uuid, n int)}
 
 -- name: add_chunks
 -- Append chunks that runs wrote for their followers, numbered on from the last.
@@ -198,9 +194,8 @@ delete from {schema}waits where run {among(:rows, id uuid)}
 -- generation, which no replay loads (decision 25).
 --
 -- The generation names the claim that wrote the row: a later attempt may use the same numbers again.
-update {schema}checkpoints set generation = -1 - fence where run {among(:rows, run uuid)} and (run, generation, n) in (
-    select cast(each.run as {uuid}), each.generation, each.n from {each(:rows, run uuid, generation int, n int)}
-)
+update {schema}checkpoints set generation = -1 - fence
+where {among_keys(checkpoints, :rows, run uuid, generation int, n int)}
 
 -- name: find_first_undone
 -- Find the first checkpoint of each run that was undone and isn't superseded.

@@ -12,20 +12,19 @@ returning run, key, due_at - {stamp}
 -- Find those of these waits that exist, when they are due, and their outcomes.
 select w.run, w.key, w.due_at - {now}, w.outcome, w.value
 from {each(:rows, run uuid, generation int, key text)}
-join {schema}waits w on w.run = each.run and w.generation = each.generation and w.key = each.key
-where w.run {matching(:rows, run uuid)}
+{lookup(waits w, w.run = each.run and w.generation = each.generation and w.key = each.key)}
 
 -- name: delete_waits_by_key
 -- Delete waits that were withdrawn or whose outcome is recorded, and return their outcomes.
-delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
-    select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
-)
+delete from {schema}waits where {among_keys(waits, :rows, run uuid, generation int, key text)}
 returning run, key, outcome
 
 -- name: delete_timed_waits
 -- Delete waits for events and messages that have a timeout and no other outcome, so that a retry starts the timeout anew.
+--
+-- coalesce keeps the planner from reading all due waits.
 delete from {schema}waits where run {among(:rows, id uuid)} and kind in ('event', 'message') and due_at is not null
-and (outcome is null or outcome = 'due')
+and coalesce(outcome, 'due') = 'due'
 
 -- name: find_runs_with_due_waits
 -- Find runs with a wait that is due, in small batches.
@@ -42,8 +41,8 @@ returning run, key
 -- Resolve open waits of locked runs.
 update {schema}waits set outcome = each.outcome, value = each.value, settled_at = {now}
 from {each(:rows, run uuid, generation int, key text, outcome text, value text)}
-where {schema}waits.run {matching(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
-and {schema}waits.key = each.key and {schema}waits.outcome is null
+{lookup(waits w, w.run = each.run and w.generation = each.generation and w.key = each.key)}
+where {is_row(waits w, run generation key)} and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
 -- name: wake_runs
@@ -53,7 +52,8 @@ returning {schema}waits.run, {schema}waits.key
 update {schema}runs set state = 'ready', ready_at = {stamp}, turn = {next_turn({schema}runs, {stamp})}
 where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
 and (
-    select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1
+    select 1 from {schema}waits w {indexed_by(holdfast_waits_resolved)}
+    where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1
 ) = 1
 returning id, {notify_workers}
 
@@ -88,7 +88,21 @@ where {schema}events.target {matching(:rows, target text)} and {schema}events.ta
 returning {schema}events.target
 
 -- name: find_event_waiters
+-- only: postgres
 -- Find waiters of these events: one more than are woken at once, to see whether there are more.
+--
+-- By event, because the order of the index would be lost with a list of events: all waiters would be sorted for each
+-- batch that is woken (bench: scale).
+select w.run, w.generation, w.key, w.target from {each(:rows, target text)} cross join lateral (
+    select x.run, x.generation, x.key, x.target, x.since from {schema}waits x
+    where x.target = each.target and x.kind = 'event' and x.outcome is null
+    order by x.target, x.since limit 501
+) w
+order by w.target, w.since limit 501
+
+-- name: find_event_waiters
+-- only: sqlite
+-- Find waiters of these events, as on PostgreSQL. SQLite reads a list of events in the order of the index.
 select w.run, w.generation, w.key, w.target from {schema}waits w
 where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
 order by w.target, w.since limit 501
@@ -175,15 +189,15 @@ select 1 from {schema}messages where run = cast(:run as {uuid}) and sent_by = :s
 
 -- name: first_unread_message
 -- Read the first message of a topic that no receive has taken.
-select n, payload from {schema}messages
+select n, payload from {schema}messages {indexed_by(holdfast_messages_new)}
 where run = cast(:run as {uuid}) and topic = :topic and taken_by is null
 order by n limit 1
 
 -- name: take_messages
 -- Mark messages as taken.
 update {schema}messages set taken_by = each.taken_by
-from {each(:rows, run uuid, n int, taken_by text)}
-where {schema}messages.run {matching(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
+from {each(:rows, run uuid, n int, taken_by text)} {lookup(messages m, m.run = each.run and m.n = each.n)}
+where {is_row(messages m, run n)}
 
 -- name: first_waiting_receiver
 -- Find the first open wait for a message of a topic; of those registered together, the one with the lowest occurrence.
