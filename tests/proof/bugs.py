@@ -250,6 +250,19 @@ BUGS = (
         "hold_successors", "where id", "where 1 = 0 and id",
     ),
     sql(
+        "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",
+        "args = given.args", "args = {schema}runs.args",
+    ),
+    sql(
+        "debounce-started", "a call replaces the arguments of a run that has started", "lock_debounced",
+        "and r.started_at is null", "",
+    ),
+    sql(
+        "debounce-unbounded", "calls postpone a debounced run beyond its max_delay", "replace_unstarted",
+        "case when each.latest < {stamp} + each.delay then each.latest else {stamp} + each.delay end",
+        "{stamp} + each.delay",
+    ),
+    sql(
         "children-count", "children that end together are counted once", "resolve_child_waits",
         "set pending = pending - each.ended", "set pending = pending - 1",
     ),

@@ -82,7 +82,9 @@ class Clients:
         elif kind < 0.85:
             task = rng.choice(tasks.jobs)
             options: dict[str, Any] = {"delay": rng.choice((0, 0, 0.5))}
-            if rng.random() < 0.3:
+            if rng.random() < 0.15:
+                options = {"debounce": "often", "delay": 0.5, "max_delay": rng.choice((None, 1))}
+            elif rng.random() < 0.3:
                 options["unique"] = "one"
             elif rng.random() < 0.3:
                 options["key"] = f"key{rng.randint(0, 1)}"

@@ -105,6 +105,8 @@ class InvariantChecker:
             yield f"it was {old['state']} and became {new['state']}"
         if old["state"] == "scheduled" and new["state"] == "ready" and old["due_at"] > self._now() and not records:
             yield f"it started {old['due_at'] - self._now()} µs before its time"
+        if new["args"] != old["args"] and old["started_at"] is not None and not {"moved", "restarted"} & set(kinds):
+            yield "its arguments were replaced although it had started"
         if new["generation"] not in (old["generation"], old["generation"] + 1):
             yield "its generation jumped"
         if new["records"] - old["records"] != len(records):
@@ -137,7 +139,8 @@ class InvariantChecker:
 
     def _claimed(self, old: Row, new: Row) -> Iterator[str]:
         begins = old["state"] == "ready" and new["state"] == "running"
-        if new["fence"] != old["fence"] + begins:
+        replaced = old["state"] == "ready" and old["args"] != new["args"] and new["started_at"] is None
+        if new["fence"] != old["fence"] + begins and not (replaced and new["fence"] == old["fence"] + 1):
             yield f"its fence went from {old['fence']} to {new['fence']}"
         if new["state"] == "running" and old["state"] not in ("running", "ready"):
             yield f"it was claimed while {old['state']}"

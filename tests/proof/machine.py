@@ -156,6 +156,27 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
 
+    @rule(name=st.sampled_from(("x", "y")), max_delay=st.sampled_from((None, 2 * SECOND)), again=st.booleans())
+    def debounce(self, name: str, max_delay: int | None, again: bool) -> None:
+        """Enqueue a debounced run, or enqueue another one after it has started."""
+        self.debounce_one(name, max_delay)
+        if again:
+            self.time_passes(2 * SECOND, tick=True, recover=False)
+            self.claim("a", 4, limited=False, new=None)
+            self.debounce_one(name, max_delay)
+
+    def debounce_one(self, name: str, max_delay: int | None) -> None:
+        id, args = str(new_id()), str(self.number())
+        wanted = self.model.debounce(id, name, args, delay=SECOND, max_delay=max_delay)
+
+        def new() -> NewRun:
+            return NewRun(
+                id, "default", "task", args, DAY, max_crashes=MAX_CRASHES, delay=SECOND, debounce=name,
+                max_delay=max_delay,
+            )  # fmt: skip
+
+        self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
+
     @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
     def submit(self, shape: tuple[int, ...]) -> None:
         """Submit a graph. Each number of the shape is a bit mask of the earlier nodes that the next node needs."""
@@ -443,7 +464,7 @@ class StoreMachine(RuleBasedStateMachine):
             "runs": {
                 run.id: (
                     run.state, run.held, run.session, run.fence, run.attempt, run.failures, run.crashes,
-                    run.deaths, run.isolation, None if run.final else run.due_at,
+                    run.deaths, run.isolation, None if run.final else run.due_at, run.args,
                 )
                 for run in runs
             },
@@ -466,7 +487,7 @@ class StoreMachine(RuleBasedStateMachine):
     def store_state(harness: StoreHarness) -> dict[str, Any]:
         runs = harness.sql(
             "select id, kind, state, held, session, fence, attempt, failures, crashes,"
-            " deaths, isolation, case when finished_at is null then due_at end from {schema}runs"
+            " deaths, isolation, case when finished_at is null then due_at end, args from {schema}runs"
         )
         steps: dict[str, list[int]] = {}
         for run, n in harness.sql("select run, n from {schema}checkpoints order by run, n"):

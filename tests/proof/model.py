@@ -58,6 +58,10 @@ class Run:
     resumed: bool = False
     limited: bool = False
     unique: str | None = None
+    debounce: str | None = None
+    args: str = "{}"
+    created_at: int = 0
+    started: bool = False
     graph: str | None = None
     needs: tuple[str, ...] = ()
     steps: dict[int, str] = field(default_factory=dict)
@@ -148,6 +152,21 @@ class Model:
 
     # Creation
 
+    def debounce(self, id: str, name: str, args: str, *, delay: int, max_delay: int | None) -> str:
+        """Create a run that collects calls until it starts, or give that run the arguments of this call."""
+        for run in self._runs():
+            if run.debounce == name and not run.started and not run.final:
+                due = self.now + delay
+                due = due if max_delay is None else min(due, run.created_at + max_delay)
+                run.args = args
+                run.fence += run.state == "ready"
+                if run.state == "scheduled" or due > self.now:
+                    run.state, run.due_at = "scheduled", due
+                return run.id
+        run = self._new(id, debounce=name, args=args)
+        run.state, run.due_at = "scheduled", self.now + delay
+        return id
+
     def add(
         self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None
     ) -> str:
@@ -165,7 +184,7 @@ class Model:
 
     def _new(self, id: str, **more: object) -> Run:
         self.seq += 1
-        run = self.runs[id] = Run(id, self.seq, turn=self.now, **more)  # type: ignore[arg-type]
+        run = self.runs[id] = Run(id, self.seq, turn=self.now, created_at=self.now, **more)  # type: ignore[arg-type]
         return run
 
     def _predecessor(self, run: Run) -> bool:
@@ -211,6 +230,7 @@ class Model:
                 continue
             run.attempt += not run.resumed
             run.fence += 1
+            run.started = True
             run.state, run.held, run.session, run.resumed, run.due_at = "running", None, session, False, None
             claims.append(HeldClaim(run.id, session, run.fence))
         return claims
@@ -404,7 +424,7 @@ class Model:
             return "taken"
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
-        run.turn = self.now + 1
+        run.turn, run.debounce = self.now + 1, None
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}

@@ -43,9 +43,13 @@ def test_keys_unique_names_delays_and_many_work_there(app, note, library):
         alone = note.options(connection=connection, unique="u").enqueue("b")
         other = note.options(connection=connection, unique="u").enqueue("c")
         later = note.options(connection=connection, delay=3600).enqueue("d")
+        quiet = note.options(connection=connection, debounce="q", delay=3600).enqueue("e")
+        newer = note.options(connection=connection, debounce="q", delay=3600).enqueue("f")
         many = note.options(connection=connection).enqueue_many([(f"{n}",) for n in range(1200)])
     assert first == again
     assert alone == other
+    assert quiet == newer
+    assert newer.info().args == ["f"]
     assert later.info().state == "scheduled"
     assert len({run.id for run in many}) == 1200
     assert many[-1].info().state == "ready"

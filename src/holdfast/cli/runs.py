@@ -217,6 +217,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("tags", ", ".join(info.tags) or None),
             ("corrupt", ", ".join(info.corrupt) or None),
             ("unique", details.unique),
+            ("debounce", details.debounce),
             ("arguments", _arguments(details) if details.kind == "task" else None),
             ("options", _json(details.options) if details.options and details.kind == "task" else None),
             ("attempt", str(info.attempt) if details.kind == "task" else None),

@@ -69,6 +69,8 @@ def _row(task: TaskInfo) -> list[str]:
 @click.option("--delay", type=DURATION, help="Delay before the start, such as 90, 15m, 2h or 7d.")
 @click.option("--key", metavar="TEXT", help="Idempotency key: a used key creates no second run.")
 @click.option("--unique", metavar="TEXT", help="Allow one unfinished run with this name.")
+@click.option("--debounce", metavar="TEXT", help="Collect calls with this name until none came for --delay.")
+@click.option("--max-delay", type=DURATION, help="Start a debounced run this long after its first call at the latest.")
 @click.option("--tenant", metavar="NAME", help="Tenant of the run.")
 @click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; repeatable.")
 @click.option(
@@ -89,7 +91,8 @@ def enqueue(
 ) -> int:
     """Enqueue a run of a task, and print its id.
 
-    If a run with the same --key or --unique name exists, its id is printed, and a note says that no run was created.
+    If a run with the same --key, --unique or --debounce name exists, its id is printed, and a note says that no run was
+    created. An unstarted run with the same --debounce name gets the new arguments.
 
     Each ARGUMENT is parsed as JSON, or else taken as text: 42 is a number, '"42"' and forty-two are strings. Put --
     before arguments that start with a minus sign. With --wait, the result is printed as JSON, and the exit code is 1
@@ -111,7 +114,7 @@ def enqueue(
     with target:
         run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
         if not run.created and not shared.json:
-            taken = " or ".join(f"--{name} {known[name]}" for name in ("key", "unique") if name in known)
+            taken = " or ".join(f"--{name} {known[name]}" for name in ("key", "unique", "debounce") if name in known)
             note(f"no run was created: {run.id} exists already for {taken}")
         if wait is not None:
             return _wait(shared, run, None if wait == FOREVER_S else wait)

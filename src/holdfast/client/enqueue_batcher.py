@@ -26,9 +26,7 @@ Insert: TypeAlias = Callable[[Sequence[NewRun]], list[str]]
 
 def can_batch(runs: Sequence[NewRun]) -> bool:
     """Return whether runs may share a transaction with other calls: few, and without keys, names or turns to lock."""
-    return len(runs) < MAX_BATCH_ROWS and all(
-        run.key is None and run.unique is None and run.fair is None for run in runs
-    )
+    return len(runs) < MAX_BATCH_ROWS and all(not run.has_name and run.fair is None for run in runs)
 
 
 class PendingEnqueue(NamedTuple):

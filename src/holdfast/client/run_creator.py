@@ -194,6 +194,8 @@ class RunCreator:
             deadline_in=deadline_in,
             deadline_at=options.deadline_at,
             unique=options.unique,
+            debounce=options.debounce,
+            max_delay=options.max_delay,
             key=options.key,
             digest=digest,
             old_digest=old_digest,

@@ -36,8 +36,9 @@ MAX_RECENT_EVENTS = 1000
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One reason. `code`: ended, running, step, time, retry, event, message, children, sleep, gate, nodes, concurrency,
-    limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
+    """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
+    concurrency, limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next.
+    """
 
     code: str
     text: str
@@ -81,7 +82,7 @@ class Explainer:
             yield self._running(row)
             yield from self._retrying(row)
         elif row.state == "scheduled":
-            yield _scheduled(row)
+            yield _scheduled(row, more)
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
@@ -327,8 +328,10 @@ def _ended(row: RunRow) -> Reason:
     return Reason("ended", f"finished: {row.state} at {_time(at)}{error}", {"state": row.state, "at": at})
 
 
-def _scheduled(row: RunRow) -> Reason:
+def _scheduled(row: RunRow, more: RunDetailRow) -> Reason:
     at = None if row.due_at is None else to_datetime(row.due_at)
+    if more.debounce is not None and row.started_at is None:
+        return Reason("debounce", f"debounced: it starts at {_time(at)} unless another call postpones it", {"at": at})
     if row.error is not None:
         text = f"attempt {row.attempt} failed ({error_from_json(row.error)}); the next attempt starts at {_time(at)}"
         return Reason("retry", text, {"at": at, "attempt": row.attempt})

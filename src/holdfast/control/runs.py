@@ -62,6 +62,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     args: Any
     options: dict[str, Any]
     unique: str | None
+    debounce: str | None
     due_at: datetime | None
     deadline: datetime | None
     expires_at: datetime | None
@@ -190,6 +191,7 @@ class RunControl:
         info, args = self._info(row, more, payloads)
         corrupt = list(info.corrupt)
         unique = _decode("unique_name", more.unique_name, tuple[Any, Any, str], corrupt)
+        debounce = _decode("debounce", more.debounce, tuple[Any, Any, str], corrupt)
         options = _decode("options", more.options, dict[str, Any], corrupt) or {}
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
             options.pop(name, None)
@@ -203,6 +205,7 @@ class RunControl:
             trace=_trace_id(options.pop("trace", None)),
             options=options,
             unique=None if unique is None else unique[-1],
+            debounce=None if debounce is None else debounce[-1],
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),
             expires_at=to_datetime_or_none(more.expires_at),

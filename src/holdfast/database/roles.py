@@ -40,7 +40,8 @@ _WORK = {
 _OPERATE = {**_WORK, "queues": "select, insert, update", "tokens": "select, insert, update", "logins": _ALL}
 _NEW_RUN = (
     "id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options, tags,"
-    " keep, keep_failed, created_at, limits, turn, root, parent, spawn_key, kind, node, pending, plan, cause"
+    " keep, keep_failed, created_at, limits, turn, debounce, held, root, parent, spawn_key, kind, node, pending, plan,"
+    " cause"
 )
 """What an enqueue writes. Without a session a run can't be `running`, without an end it can't be finished."""
 _ENQUEUE = {

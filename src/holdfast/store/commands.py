@@ -261,7 +261,5 @@ def payload_size(command: Command | NewStepCheckpoint) -> int:
 
 
 def needs_own_transaction(command: Command | NewStepCheckpoint) -> bool:
-    """Return whether a command can't share a transaction: keys and unique names are locked before runs."""
-    return isinstance(command, EnqueueCommand) and (
-        command.request.key is not None or command.request.unique is not None
-    )
+    """Return whether a command can't share a transaction: keys and names are locked before runs."""
+    return isinstance(command, EnqueueCommand) and command.request.has_name

@@ -175,7 +175,7 @@ class EnqueueStore(StoreModule):
         if not runs:
             return []
         lanes = self._lanes.for_runs(runs)
-        if any(run.key is not None or run.unique is not None or run.fair is not None for run in runs):
+        if any(run.has_name or run.fair is not None for run in runs):
             return self._transaction("client", lambda tx: run_steps(enqueue_steps(runs, lanes), tx.execute))
         try:
             self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
@@ -290,11 +290,15 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
     """Yield the statements of an enqueue; return for each run its id, or that of the run that already exists for it."""
     stands_for: dict[str, str] = yield from key_steps([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
+    stands_for |= _superseded(new)
+    new = [run for run in new if run.id not in stands_for]
     yield from turn_steps(new)
-    names = {name for run in new if (name := unique_name(run)) is not None}
+    names = {name for run in new for name in (unique_name(run), debounce_name(run)) if name is not None}
     if len(names) > 1:
         yield "lock_unique_names", {"rows": json_rows({"unique_name": name} for name in names)}
     for tries in range(MAX_UNIQUE_TRIES):
+        stands_for |= yield from _merge_debounced(new, lanes)
+        new = [run for run in new if run.id not in stands_for]
         created: set[str] = set()
         for batch in new_run_batches(new, lanes):
             rows = yield "add_runs", {"rows": batch}
@@ -302,19 +306,53 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
         successors = [{"id": run.id} for run in new if run.id in created and run.unique is not None]
         if successors:
             yield "hold_successors", {"rows": json_rows(successors)}
-        contested = [run for run in new if run.id not in created and run.unique is not None]
+        contested = [run for run in new if run.id not in created and not (run.unique is None and run.debounce is None)]
         if not contested:
             break
         found = yield from _find_unfinished(contested)
         stands_for |= found
-        new = [run for run in contested if run.id not in found]  # the other run ended in between: try again
+        new = [run for run in contested if run.id not in found]  # the other run ended or started in between: try again
         if not new:
             break
         if tries == MAX_UNIQUE_TRIES - 1:
-            raise StoreUnavailable(f"too much contention for the unique name {new[0].unique!r}: try again")
-    stands_for = {id: stands_for.get(other, other) for id, other in stands_for.items()}  # one key twice in a batch
+            raise StoreUnavailable(f"too much contention for the name {new[0].unique or new[0].debounce!r}: try again")
     yield from _redirect_keys(runs, stands_for)
-    return [stands_for.get(run.id, run.id) for run in runs]
+    return [_resolve(stands_for, run.id) for run in runs]
+
+
+def _resolve(stands_for: dict[str, str], id: str) -> str:
+    """Follow a run to the one that stands for it: a key may occur twice in a batch whose run isn't created either."""
+    while (other := stands_for.get(id, id)) != id:
+        id = other
+    return id
+
+
+def _superseded(new: list[NewRun]) -> dict[str, str]:
+    """For debounced runs, return the last one with the same name in the batch: its arguments are the newest."""
+    last = {name: run.id for run in new if (name := debounce_name(run)) is not None}
+    return {run.id: last[name] for run in new if (name := debounce_name(run)) is not None and last[name] != run.id}
+
+
+def _merge_debounced(
+    new: list[NewRun], lanes: dict[LaneKey, int]
+) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """Replace the arguments of runs that collect calls under the names of new ones, and return those runs."""
+    names = {debounce_name(run): run for run in new if run.debounce is not None}
+    if not names:
+        return {}
+    pending = yield "lock_debounced", {"rows": json_rows({"debounce": name} for name in names)}
+    rows = [_replacement(names[name], str(id), lanes, created_at) for id, name, created_at in pending]
+    for batch in in_batches(rows, lambda row: len(row["args"])):
+        yield "replace_unstarted", {"rows": json_rows(batch)}
+    return {names[name].id: str(id) for id, name, _ in pending}
+
+
+def _replacement(run: NewRun, target: str, lanes: Mapping[LaneKey, int], created_at: int) -> dict[str, Any]:
+    """Build the row that replaces the arguments and options of a run that hasn't started."""
+    row = new_run_row(run, lanes) | {"target": target}
+    if run.max_delay is not None:
+        row["latest"] = created_at + run.max_delay
+    return row
 
 
 def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[str, str]]:
@@ -370,11 +408,11 @@ def _find_unfinished(contested: list[NewRun]) -> Generator[StatementCall, list[R
 
 
 def _redirect_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator[StatementCall, list[Row], None]:
-    """Let the key of a run that was not created, because its unique name was taken, name the holder instead."""
+    """Let the key of a run that was not created, because its name was taken, name the run that has it instead."""
     rows = [
-        {"scope": key_scope(run), "key": run.key, "run": stands_for[run.id]}
+        {"scope": key_scope(run), "key": run.key, "run": _resolve(stands_for, run.id)}
         for run in runs
-        if run.key is not None and run.unique is not None and run.id in stands_for
+        if run.key is not None and not (run.unique is None and run.debounce is None) and run.id in stands_for
     ]
     if rows:
         yield "redirect_keys", {"rows": json_rows(rows)}
@@ -419,6 +457,11 @@ def unique_name(run: NewRun) -> str | None:
     return None if run.unique is None else msgspec.json.encode([run.tenant, run.task, run.unique]).decode()
 
 
+def debounce_name(run: NewRun) -> str | None:
+    """Return the debounce name as runs store it."""
+    return None if run.debounce is None else msgspec.json.encode([run.tenant, run.task, run.debounce]).decode()
+
+
 def new_run_batches(runs: Sequence[NewRun], lanes: dict[LaneKey, int], max_rows: int = MAX_BATCH_ROWS) -> Iterator[str]:
     """Yield the rows of new runs as JSON parameters of bounded size."""
     for batch in in_batches(runs, lambda run: len(run.args), max_rows):
@@ -438,6 +481,8 @@ def new_run_row(run: NewRun, lanes: Mapping[LaneKey, int]) -> dict[str, Any]:
         row["keep_failed"] = run.keep_failed
     if run.unique is not None:
         row["unique_name"] = unique_name(run)
+    if run.debounce is not None:
+        row["debounce"] = debounce_name(run)
     if run.turn:
         row["turn"] = run.turn
     return row

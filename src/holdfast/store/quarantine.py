@@ -79,7 +79,7 @@ NUMBERS: dict[str, Bounds] = {
 }
 TEXTS = (
     "tenant", "unique_name", "args", "options", "tags", "root", "parent", "spawn_key", "ending", "cause", "progress",
-    "kind", "node", "plan", "limits", "parked_on", "session",
+    "kind", "node", "plan", "limits", "parked_on", "session", "debounce",
 )  # fmt: skip
 _REQUIRED_TEXTS = {"args": "null"}
 _COLUMNS = (*NUMBERS, *TEXTS)

@@ -40,6 +40,15 @@ class NewRun(msgspec.Struct):
     """For fair queues: the weight of each tenant."""
     turn: int = 0
     keep_failed: int | None = None
+    debounce: str | None = None
+    """Collects calls into one run until it starts: the newest arguments count, and each call restarts `delay`."""
+    max_delay: int | None = None
+    """How long after its creation a debounced run is due at the latest."""
+
+    @property
+    def has_name(self) -> bool:
+        """Whether another run may stand for it, by an idempotency key, a unique name or a debounce name."""
+        return self.key is not None or self.unique is not None or self.debounce is not None
 
 
 class NewNode(msgspec.Struct):

@@ -159,6 +159,7 @@ class RunDetailRow(NamedTuple):
     parked_on: str | None
     failed_undo: str | None
     """How a run ends once its compensations have run, if one of them failed."""
+    debounce: str | None
     corrupt: tuple[str, ...] = ()
 
 

@@ -445,6 +445,7 @@ def _refuse_options(name: str, request: Request[Any]) -> None:
     instead = {
         "key": "set the key of the Graph instead",
         "unique": "a node is created once, with its graph",
+        "debounce": "a node is created once, with its graph",
         "connection": "pass it to submit",
     }
     for option, hint in instead.items():

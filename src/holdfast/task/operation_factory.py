@@ -405,7 +405,7 @@ def _refuse_connection(verb: str, request: Request[Any]) -> None:
 
 
 def _refuse_once(verb: str, request: Request[Any]) -> None:
-    for option in ("key", "unique"):
+    for option in ("key", "unique", "debounce"):
         if getattr(request.options, option) is not None:
             raise TaskError(
                 f"ctx.{verb}: remove option {option}: a child is created exactly once anyway; "

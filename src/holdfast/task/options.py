@@ -37,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     run_at: int | None = None
     key: str | None = None
     unique: str | None = None
+    debounce: str | None = None
+    max_delay: int | None = None
     tenant: str | None = None
     retry: Retry | None = None
     timeout: int | None = None
@@ -59,6 +61,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         merged = msgspec.structs.replace(self, **changes)
         if merged.delay is not None and merged.run_at is not None:
             raise ConfigError("options delay and run_at are mutually exclusive: remove one")
+        _check_debounce(merged)
         return merged
 
     def canonical(self) -> dict[str, Any]:
@@ -229,6 +232,22 @@ def _deadline(value: int | _Time | None) -> dict[str, int | None]:
     return {"deadline": value, "deadline_at": None}
 
 
+def _check_debounce(options: Options) -> None:
+    if options.debounce is None:
+        if options.max_delay is not None:
+            raise ConfigError("option max_delay needs debounce=: without it, no call postpones the run")
+        return
+    if not options.delay:
+        raise ConfigError("option debounce needs delay=: how long to wait for further calls")
+    if options.max_delay is not None and options.max_delay < options.delay:
+        raise ConfigError("option max_delay must not be less than delay")
+    if options.unique is not None:
+        raise ConfigError(
+            'options debounce and unique are mutually exclusive: remove one; unique= with if_taken="replace" also runs '
+            "the newest arguments"
+        )
+
+
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "queue": check_queue,
     "priority": _priority,
@@ -236,6 +255,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "run_at": time_to_micros,
     "key": _key,
     "unique": _key,
+    "debounce": _key,
+    "max_delay": positive_micros,
     "tenant": check_name,
     "retry": check_retry,
     "timeout": positive_micros,

@@ -154,10 +154,14 @@ def _request(where: str, task: Any, args: tuple[Any, ...]) -> Request[Any]:
     else:
         raise ConfigError(f"{where} needs a task or a request, not {type(task).__name__}")
     given = request.options
-    refused = {"key": given.key, "run_at": given.run_at, "connection": given.connection, "deadline": given.deadline_at}
+    refused = {
+        "key": given.key, "debounce": given.debounce, "run_at": given.run_at, "connection": given.connection,
+        "deadline": given.deadline_at,
+    }  # fmt: skip
     for option, value in refused.items():
         if value is not None:
-            reason = {"key": "each slot creates its own run", "run_at": "the slot decides when"}.get(
+            own_run = "each slot creates its own run"
+            reason = {"key": own_run, "debounce": own_run, "run_at": "the slot decides when"}.get(
                 option, "it would be the same for every slot"
             )
             raise ConfigError(f"{where}: remove option {option}: {reason}")

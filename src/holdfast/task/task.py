@@ -204,6 +204,8 @@ class Task(Generic[P, R_co]):
             run_at: datetime | None = ...,
             key: str | None = ...,
             unique: str | None = ...,
+            debounce: str | None = ...,
+            max_delay: Duration | None = ...,
             tenant: str | None = ...,
             retry: Retry | None = ...,
             timeout: Duration | None = ...,
@@ -226,6 +228,9 @@ class Task(Generic[P, R_co]):
                 key: Idempotency key. The same key and arguments return the existing run; other arguments raise
                     `KeyConflict`.
                 unique: At most one unfinished run has this name; a second enqueue returns the existing run.
+                debounce: Collect calls with this name into one run, which starts when no call came for `delay`. The
+                    newest arguments and options count. Once the run has started, a call creates the next one.
+                max_delay: Start a debounced run this long after its first call at the latest.
                 tenant: The tenant that the run belongs to.
                 retry: When to retry a failed attempt.
                 timeout: The limit for one attempt.
@@ -245,7 +250,7 @@ class Task(Generic[P, R_co]):
         if not isinstance(calls, Iterable):
             raise BadArguments(f"task {self.name}: enqueue_many takes a list of tuples, not {type(calls).__name__}")
         requests = [self._row(at, call) for at, call in enumerate(calls)]
-        for option in ("key", "unique"):
+        for option in ("key", "unique", "debounce"):
             if len(requests) > 1 and getattr(self._options, option) is not None:
                 raise ConfigError(
                     f"task {self.name}: enqueue_many can't use one {option} for {len(requests)} runs; set it per run: "

@@ -21,15 +21,16 @@ where {schema}keys.scope {among(:rows, scope text)} and {schema}keys.key {among(
 and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 
 -- name: add_runs
--- Insert new runs, ready or scheduled. Leaves out those that exist (a repeat) and those whose unique name is taken.
-insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
+-- Insert new runs, ready or scheduled. Leaves out those that exist (a repeat) and those whose unique or debounce name is
+-- taken.
+insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, debounce, held, args, options,
     tags, keep, keep_failed, created_at, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
+    each.max_crashes, each.unique_name, each.debounce, each.held, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, debounce text, held text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {notify_workers}
@@ -53,7 +54,7 @@ with added as (
 select {notify_workers} from added limit 1
 
 -- name: lock_unique_names
--- Serialize batches with unique names in common, so that they can't deadlock.
+-- Serialize batches with unique or debounce names in common, so that they can't deadlock.
 select {name_lock(names.unique_name)} from (
     select each.unique_name from {each(:rows, unique_name text)} order by each.unique_name
 ) names
@@ -74,6 +75,39 @@ where id {among(:rows, id uuid)} and ({old_snapshot} or exists (
 select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
 where r.unique_name {matching(:rows, unique_name text)}
+
+-- name: lock_debounced
+-- Find the runs of these debounce names that have not started, and lock them in order of creation.
+select r.id, r.debounce, r.created_at from {schema}runs r
+where r.debounce {among(:rows, debounce text)} and r.debounce is not null and r.started_at is null and r.finished_at is null
+order by r.seq {lock}
+
+-- name: lock_unstarted
+-- Lock those of these runs that have not started, in order of creation.
+select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.started_at is null and r.finished_at is null
+order by r.seq {lock}
+
+-- name: replace_unstarted
+-- Replace the arguments and options of locked runs that have not started by those of newer calls.
+--
+-- `latest` bounds the delay of a debounced run. A ready run whose time has come stays ready; its fence tells a claim on
+-- SQLite that it has changed (docs/claims.md). A parked run takes its limits again.
+with given as materialized (
+    select each.*, coalesce(each.run_at, case when each.latest < {stamp} + each.delay then each.latest else {stamp} + each.delay end, {stamp}) as due
+    from {each(:rows, target uuid, lane bigint, priority int, run_at bigint, delay bigint, latest bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text)}
+)
+update {schema}runs
+set lane = given.lane, priority = given.priority,
+    state = case when {schema}runs.state = 'ready' and given.due <= {stamp} then 'ready' else 'scheduled' end,
+    due_at = case when {schema}runs.state = 'ready' and given.due <= {stamp} then null else given.due end,
+    fence = fence + case when {schema}runs.state = 'ready' then 1 else 0 end,
+    held = case when held = 'full' then null else held end, parked_on = null,
+    deadline = coalesce(given.deadline_at, {stamp} + given.deadline_in), lifetime = coalesce(given.deadline_at - {stamp}, given.deadline_in),
+    max_crashes = given.max_crashes, args = given.args, options = given.options, tags = given.tags,
+    keep = given.keep, keep_failed = given.keep_failed, limits = given.limits
+from given
+where {schema}runs.id {matching(:rows, target uuid)} and {schema}runs.id = given.target
+returning {schema}runs.id, {notify_workers}
 
 -- name: find_existing
 -- Find those of these runs that exist.

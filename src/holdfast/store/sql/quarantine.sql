@@ -6,7 +6,7 @@ select r.id, {raw(r.priority)}, {raw(r.turn)}, {raw(r.due_at)}, {raw(r.deadline)
     {raw(r.deaths)}, {raw(r.isolation)}, {raw(r.ready_at)}, {raw(r.keep_failed)},
     {raw(r.tenant)}, {raw(r.unique_name)}, {raw(r.args)}, {raw(r.options)}, {raw(r.tags)}, {raw(r.root)}, {raw(r.parent)},
     {raw(r.spawn_key)}, {raw(r.ending)}, {raw(r.cause)}, {raw(r.progress)}, {raw(r.kind)}, {raw(r.node)}, {raw(r.plan)}, {raw(r.limits)},
-    {raw(r.parked_on)}, {raw(r.session)}
+    {raw(r.parked_on)}, {raw(r.session)}, {raw(r.debounce)}
 from {schema}runs r where r.id {among(:rows, id uuid)}
 
 -- name: try_attempt
@@ -28,8 +28,8 @@ set priority = each.priority, turn = each.turn, due_at = case when {schema}runs.
     tenant = each.tenant, unique_name = each.unique_name, args = each.args, options = each.options, tags = each.tags,
     root = cast(each.root as {uuid}), parent = cast(each.parent as {uuid}), spawn_key = each.spawn_key, ending = each.ending,
     cause = each.cause, progress = each.progress, kind = each.kind, node = each.node, plan = each.plan, limits = each.limits,
-    parked_on = each.parked_on, session = each.session
-from {each(:rows, id uuid, priority int, turn bigint, due_at bigint, deadline bigint, lifetime bigint, fence bigint, attempt int, failures int, crashes int, max_crashes int, keep bigint, records int, created_at bigint, claimed_at bigint, started_at bigint, place int, generation int, resumed smallint, spent bigint, undos smallint, pending int, deaths int, isolation int, ready_at bigint, keep_failed bigint, tenant text, unique_name text, args text, options text, tags text, root uuid, parent uuid, spawn_key text, ending text, cause text, progress text, kind text, node text, plan text, limits text, parked_on text, session text)}
+    parked_on = each.parked_on, session = each.session, debounce = each.debounce
+from {each(:rows, id uuid, priority int, turn bigint, due_at bigint, deadline bigint, lifetime bigint, fence bigint, attempt int, failures int, crashes int, max_crashes int, keep bigint, records int, created_at bigint, claimed_at bigint, started_at bigint, place int, generation int, resumed smallint, spent bigint, undos smallint, pending int, deaths int, isolation int, ready_at bigint, keep_failed bigint, tenant text, unique_name text, args text, options text, tags text, root uuid, parent uuid, spawn_key text, ending text, cause text, progress text, kind text, node text, plan text, limits text, parked_on text, session text, debounce text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: last_history_number

@@ -7,7 +7,7 @@ select unique_name from {schema}runs where id = cast(:id as {uuid})
 -- that.
 --
 -- They queue behind what is ready already. A run is held while code of it, or of another run of its unique name, is
--- still running. A run whose unique name has an unfinished run stays as it is.
+-- still running. A run whose unique name has an unfinished run stays as it is. A debounced run collects no more calls.
 update {schema}runs
 set state = 'ready', held = case when session is not null or (
         select 1 from {schema}runs old
@@ -15,7 +15,7 @@ set state = 'ready', held = case when session is not null or (
     ) = 1 then 'quiescing' end, ready_at = {now}, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,
     isolation = null, resumed = 0, spent = 0,
     error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1,
-    started_at = null, finished_at = null, expires_at = null
+    started_at = null, finished_at = null, expires_at = null, debounce = null
 where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
 returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}

@@ -79,6 +79,8 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     delay: float | None = None
     key: str | None = None
     unique: str | None = None
+    debounce: str | None = None
+    max_delay: float | None = None
     tenant: str | None = None
     tags: list[str] | None = None
     timeout: float | None = None
@@ -87,7 +89,7 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunCreated(msgspec.Struct):
-    """The new run, or the existing one that has its `key` or `unique` name; then `created` is false."""
+    """The new run, or the existing one that has its `key`, `unique` or `debounce` name; then `created` is false."""
 
     id: UUID
     task: str
@@ -203,7 +205,9 @@ def _list(call: ApiRequest) -> RunsPage:
 
 def _enqueue(call: ApiRequest) -> RunCreated:
     body: EnqueueRequest = call.body
-    names = ("queue", "priority", "key", "unique", "tags", "delay", "timeout", "deadline")
+    names = (
+        "queue", "priority", "key", "unique", "debounce", "max_delay", "tags", "delay", "timeout", "deadline",
+    )  # fmt: skip
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
     options["tenant"] = effective_tenant(call, body.tenant)
     task = _task(call, body)
