@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Context, Graph, Holdfast, Retry, errors
 from holdfast.task.options import _CHECKS as CALL_OPTIONS
 from holdfast.task.options import TaskSettings
-from holdfast.task.schedule_registry import ScheduleRegistry
+from holdfast.task.schedule_registry import ScheduleSettings
 from holdfast.web import dashboard
 
 ROOT = Path(__file__).parent.parent
@@ -69,12 +69,23 @@ def test_the_settings_of_a_machine_are_all_told_below_those_of_a_task():
     assert names_in(told) == parameters(Holdfast.machine) - {"states", "name"}
 
 
+def _schedule(name: str, task: object, *, args: tuple[object, ...] = (), **settings: object) -> None: ...
+
+
+_schedule.__signature__ = inspect.signature(_schedule).replace(  # type: ignore[attr-defined]
+    parameters=[
+        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY)
+        for each in ("name", "task", "args", *ScheduleSettings.__annotations__)
+    ]
+)
+
+
 @pytest.mark.parametrize(
     ("call", "function", "before"),
     [
         ("app.limit(name, …)", Holdfast.limit, {"name"}),
         ("app.queue(name, …)", Holdfast.queue, {"name"}),
-        ("app.schedule(name, task, …)", ScheduleRegistry.schedule, {"name", "task"}),
+        ("app.schedule(name, task, …)", _schedule, {"name", "task"}),
         ("@app.trigger(name, …)", Holdfast.trigger, {"name"}),
         ("Graph(name, …)", Graph, {"name"}),
         ("g.add(task, …)", Graph.add, {"args", "kwargs"}),

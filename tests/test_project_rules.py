@@ -26,7 +26,7 @@ STATEMENTS = sorted((PACKAGE / "store" / "sql").rglob("*.sql"))
 
 INTERNAL_TYPES = {
     "AsyncExecutorProtocol", "Client", "Coro", "Declaration", "EnqueuerProtocol", "ExceptionTypes", "ExecutionSpec",
-    "GraphClient", "MachineSignature", "Options", "Registry", "Rule", "SignatureProtocol", "Store",
+    "GraphClient", "MachineSignature", "Options", "Registry", "Rule", "ScheduleRegistry", "SignatureProtocol", "Store",
     "SyncExecutorProtocol", "WorkerComponents",
 }  # fmt: skip
 """Named by attributes and constructors of public classes that only the library itself uses."""

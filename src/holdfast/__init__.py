@@ -48,6 +48,15 @@ from holdfast.model.keep import Keep
 from holdfast.model.payloads import Codec
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunInfo, RunState
+from holdfast.model.schedule import (
+    LastRun,
+    PollInfo,
+    ScheduleChange,
+    ScheduleDetails,
+    ScheduleInfo,
+    ScheduleKind,
+    ScheduleSync,
+)
 from holdfast.model.secret import Secret
 from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Condition, Node, Output, all_of, any_of, none_of
@@ -55,13 +64,14 @@ from holdfast.task.context import Context
 from holdfast.task.graph import Graph, OnTimeout
 from holdfast.task.machine import After, Done, Machine, State
 from holdfast.task.options import RunIn
-from holdfast.task.schedule_registry import Overlap
+from holdfast.task.schedule_registry import Overlap, ScheduleSettings
 from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 if TYPE_CHECKING:
     from holdfast.client.graphs import Gate
+    from holdfast.client.schedules import Schedules
     from holdfast.engine.worker import Worker
 
 __version__ = "0.1.0"
@@ -92,6 +102,7 @@ __all__ = [
     "HoldfastError",
     "Keep",
     "KeyConflict",
+    "LastRun",
     "LeaseLost",
     "Machine",
     "MessageNotFound",
@@ -102,6 +113,7 @@ __all__ = [
     "Overlap",
     "Page",
     "PayloadError",
+    "PollInfo",
     "Progress",
     "Request",
     "ResultTimeout",
@@ -115,6 +127,13 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunState",
+    "ScheduleChange",
+    "ScheduleDetails",
+    "ScheduleInfo",
+    "ScheduleKind",
+    "ScheduleSettings",
+    "ScheduleSync",
+    "Schedules",
     "SchemaAhead",
     "SchemaBehind",
     "Secret",
@@ -145,6 +164,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.graphs import Gate
 
         return Gate
+    if name == "Schedules":
+        from holdfast.client.schedules import Schedules
+
+        return Schedules
     if name == "Worker":
         from holdfast.engine.worker import Worker
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -29,7 +28,14 @@ from holdfast.task.context import Context
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
 from holdfast.task.options import RunIn, TaskSettings
-from holdfast.task.registry import Registry, TaskDecorator, register_machine, register_task, remote_task
+from holdfast.task.registry import (
+    Registry,
+    TaskDecorator,
+    register_graph_task,
+    register_machine,
+    register_task,
+    remote_task,
+)
 from holdfast.task.schedule_registry import Overlap, Poll, ScheduleRegistry
 from holdfast.task.scope import reject_in_event_loop
 from holdfast.task.sync_context import SyncContext
@@ -109,6 +115,7 @@ class Holdfast:
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.client import Client
+        from holdfast.client.schedules import Schedules
         from holdfast.store import Store
 
         payloads = Payloads(
@@ -130,6 +137,8 @@ class Holdfast:
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         app_name = created_in if name is None else check_name(name, "the name of an app")
         self._schedule_registry = ScheduleRegistry(app_name)
+        self.schedules = Schedules(self._client, self._schedule_registry, self.registry.load)
+        """Create, change and inspect schedules at run time."""
 
     def _bind(self, store: Store, url: str) -> None:
         """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
@@ -320,12 +329,30 @@ class Holdfast:
         jitter: Duration = 0,
         overlap: Overlap = "allow",
     ) -> None: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        graph: Callable[[], Graph] | Callable[[datetime], Graph],
+        /,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        catch_up: CatchUp = "skip",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "allow",
+    ) -> None: ...
     def schedule(self, name: str, task: Any, /, **settings: Any) -> None:
         """Declare a schedule, which creates a run at every slot. Workers store it when they start.
 
         Args:
             name: The schedule's name, unique in the app.
-            task: A task, or a request (`task.request(…)`) with arguments and options.
+            task: A task; a request (`task.request(…)`) with arguments and options; or a function that returns a
+                `Graph`. The function is called for each slot, with the slot's time if it has a parameter, and a
+                durable function of the same name submits the graph.
             args: The arguments, if `task` is a task.
             cron: A cron expression, like `"0 3 * * *"`. Give either `cron` or `every`.
             every: An interval of at least one second.
@@ -334,15 +361,11 @@ class Holdfast:
             start: No slot before this time.
             end: No slot after this time.
             jitter: Delay each run by a random time up to this duration.
-            overlap: `"skip"` creates no run while the previous one is unfinished.
+            overlap: What happens while the previous run is unfinished: `"allow"` creates another run, `"skip"` none,
+                `"buffer_one"` one when the previous run has ended, and `"cancel_running"` cancels that run first.
         """
-        known = [
-            option
-            for option in inspect.signature(ScheduleRegistry.schedule).parameters
-            if option not in ("self", "name")
-        ]
-        for unknown in settings.keys() - set(known):
-            raise ConfigError(f"app.schedule: unknown setting {unknown!r}; the settings are {', '.join(known[1:])}")
+        if not isinstance(task, Task | Request) and callable(task):
+            task = register_graph_task(task, self._client.creator, self.registry)
         self._schedule_registry.schedule(name, task, **settings)
 
     def trigger(self, name: str, *, every: Duration, timeout: Duration = TRIGGER_TIMEOUT_S) -> Callable[[F], F]:

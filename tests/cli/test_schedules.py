@@ -95,12 +95,30 @@ def test_schedule_shows_recent_runs_and_next_slots(shell, timed):
     assert [poll["found"] for poll in files["polls"]] == [1]
 
 
+def test_a_schedule_is_created_changed_backfilled_and_deleted(shell, timed):
+    url = ("--url", timed.url)
+    made = shell.json("schedules", "create", "mine", "--task", "report", "--remote", "--every", "1h", *url)
+    assert (made["name"], made["app"], made["every"], made["state"]) == ("mine", None, 3600, "on")
+    changed = shell.json("schedules", "update", "mine", "--cron", "0 8 * * *", "--tz", "Europe/Oslo", *url)
+    assert (changed["cron"], changed["tz"], changed["every"]) == ("0 8 * * *", "Europe/Oslo", None)
+    days = ("--start", "2026-11-02", "--end", "2026-11-05", "--by", "ada")
+    assert len(shell("schedules", "backfill", "mine", *days, *url).stdout.split()) == 3
+    assert "no slot of the range is without a run" in shell("schedules", "backfill", "mine", *days, *url).stderr
+    assert "backfilled 2026-11-02" in shell("schedules", "show", "mine", *url).stdout
+    assert "is declared by app shop" in shell("schedules", "delete", "nightly", *url).stderr
+    assert shell("schedules", "delete", "mine", *url).stdout == "mine  deleted\n"
+    assert "mine" not in shell("schedules", *url).stdout
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["create", "x", "--every", "60"], "Pass the task that each slot runs"),
+        (["pause", "nightly", "--cron", "@daily"], "--cron doesn't apply to `holdfast schedules pause`"),
+        (["backfill", "nightly", "--end", "1h"], "Give the range"),
         (["pause", "nightyl"], "schedule 'nightyl' does not exist; known schedules: nightly"),
         (["run"], "Name the schedules, for example `holdfast schedules run nightly`"),
-        (["stop", "nightly"], "'stop' is not one of 'show', 'pause', 'resume', 'run'"),
+        (["stop", "nightly"], "'stop' is not one of 'show', 'create', 'update', 'pause'"),
     ],
 )
 def test_impossible_action_is_reported_in_one_line(shell, timed, words, says):

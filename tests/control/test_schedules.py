@@ -9,7 +9,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
 from holdfast.policy.schedule_timing import Timing
-from holdfast.store.schedules import DeclaredSchedule, PollResult, ScheduleRules
+from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
+from holdfast.store.schedules import PollResult
 from tests.support.store_harness import SECOND, StoreHarness
 
 HOUR = 3600 * SECOND
@@ -116,7 +117,7 @@ def test_unknown_names_are_reported_and_change_nothing(control, harness, declare
         call(wrong)
     assert {each.state for each in control.schedules.list()} == {"on"}
     harness.sql("delete from {schema}schedules")
-    with pytest.raises(ConfigError, match="no schedule is declared"):
+    with pytest.raises(ConfigError, match="no schedule exists"):
         call(wrong)
 
 

@@ -163,7 +163,7 @@ def test_scheduled_runs_are_limited(timed_app, clock, how):
     if how == "slot":
         clock.forward(60)
     else:
-        timed_app.store.schedules.run_now("nightly")
+        timed_app.store.schedules.run_now("nightly", "ada")
     assert timed_app.worker().drain(timeout=60) == 1
     assert [run.state for run in timed_app.runs()] == ["done"]
 

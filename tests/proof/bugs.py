@@ -70,8 +70,8 @@ class Bug:
         return msgspec.structs.replace(source, text=text)
 
 
-def sql(name: str, what: str, statement: str, old: str, new: str) -> Bug:
-    return Bug(name, what, {statement: ((old, new),)})
+def sql(name: str, what: str, statement: str, old: str, new: str, test: str | None = None) -> Bug:
+    return Bug(name, what, {statement: ((old, new),)}, test=test)
 
 
 def code(name: str, what: str, where: Any, attribute: str, instead: Any, test: str | None = None) -> Bug:
@@ -221,6 +221,20 @@ BUGS = (
     sql(
         "due-early", "scheduled runs start half a second too early", "promote_due_runs",
         "due_at <= {now}", "due_at <= {now} + 500000",
+    ),
+    sql(
+        "schedule-refired", "a schedule fires passed slots after an update", "update_schedules",
+        "then each.next_at else", "then each.next_at - 60000000 else",
+        test="tests/store/test_schedule_changes.py::test_an_update_gives_no_slot_a_second_run",
+    ),
+    sql(
+        "slot-twice", "a slot that an operator filled fires again", "find_fired_slots", "s.asked = 0", "s.asked = 2",
+        test="tests/store/test_schedule_changes.py::test_a_backfilled_slot_that_is_due_does_not_fire_again",
+    ),
+    sql(
+        "overlap-early", "a buffered run starts while a cancelled one still executes", "pick_buffered_schedules",
+        "r.finished_at is null or r.session is not null", "r.finished_at is null",
+        test="tests/store/test_schedule_changes.py::test_cancel_running_cancels_and_waits_until_the_code_has_stopped",
     ),
     sql("message-twice", "a message is taken twice", "first_unread_message", " and taken_by is null", ""),
     sql(

@@ -11,10 +11,11 @@ from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
 from holdfast.errors import RunFinished
+from holdfast.model.clock import to_datetime
 from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
 from tests.proof.simulated_threads import CallThread
-from tests.proof.virtual_time import SECOND_US
+from tests.proof.virtual_time import EPOCH_US, SECOND_US
 from tests.proof.workload import EVENTS, leaves, tree
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Clients:
         for event in EVENTS:
             for copy in range(rng.choice((0, 1, 2))):
                 self._later(rng.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
-        for act in (self._send, self._send, self._cancel, self._retry, self._pause):
+        for act in (self._send, self._send, self._cancel, self._retry, self._pause, self._change_schedule):
             if rng.random() < 0.4:
                 self._later(rng.uniform(0.2, 4), act.__name__, act)
 
@@ -150,6 +151,21 @@ class Clients:
         self.environment.client.store.queues.pause("default")
         self.sim.pause(self.rng.uniform(0.1, 2))
         self.environment.client.store.queues.resume("default")
+
+    def _change_schedule(self) -> None:
+        """Create a schedule, change it while it fires, and delete it."""
+        schedules, rng = self.app.schedules, self.rng
+        overlap = rng.choice(("allow", "skip", "buffer_one", "cancel_running"))
+        request = self.environment.tasks.child.request("slot")
+        schedules.create("made", request, every=1, overlap=overlap, by="ada")
+        self.sim.pause(rng.uniform(0.1, 2))
+        schedules.update("made", every=rng.choice((1, 2)), catch_up="all", by="ada")
+        self.sim.pause(rng.uniform(0.1, 2))
+        schedules.pause("made", by="ada")
+        schedules.resume("made", by="ada")
+        schedules.backfill("made", to_datetime(EPOCH_US), to_datetime(EPOCH_US + 2 * SECOND_US), by="ada")
+        self.sim.pause(rng.uniform(0.1, 2))
+        schedules.delete("made")
 
     # Checks at the end
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Holdfast, Request
-from holdfast.errors import BadArguments, ConfigError
+from holdfast.errors import BadArguments, ConfigError, TaskError
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
         ({"every": 60, "jitter": 60}, "jitter must be less than every"),
         ({"every": 60, "jitter": -1}, "jitter must not be negative"),
         ({"every": 60, "catch_up": "some"}, "catch_up must be one of 'skip', 'latest', 'all', not 'some'"),
-        ({"every": 60, "overlap": "queue"}, "overlap must be one of 'allow', 'skip'"),
+        ({"every": 60, "overlap": "queue"}, "overlap must be one of 'allow', 'skip', 'buffer_one', 'cancel_running'"),
         ({"every": 60, "start": datetime(2027, 1, 1)}, "start needs a time zone"),  # noqa: DTZ001
         ({"every": 60, "start": NOON, "end": NOON - timedelta(1)}, "is before its start"),
         ({"cron": "0 3 * * *", "start": NOON, "end": NOON + timedelta(hours=1)}, "has no slot between"),
@@ -84,7 +84,9 @@ def test_arguments_are_checked_at_the_declaration(app, report):
         app.schedule("nightly", report, args=(5,), every=60)
     with pytest.raises(ConfigError, match="remove args="):
         app.schedule("nightly", report.request("monday"), args=("x",), every=60)
-    with pytest.raises(ConfigError, match="needs a task or a request, not function"):
+    with pytest.raises(ConfigError, match="needs a task or a request, not str"):
+        app.schedule("nightly", "report", every=60)
+    with pytest.raises(TaskError, match="nested functions and lambdas have no stable name"):
         app.schedule("nightly", lambda: None, every=60)
 
 

@@ -135,14 +135,6 @@ def test_a_starting_worker_updates_stored_schedules(make_app, clock, ledger):
     assert (shown(slow).orphaned, ledger.lines()) == (1, ["new"])
 
 
-def test_an_app_without_schedules_has_no_scheduler(timed_app, noting):
-    worker = timed_app.worker()
-    assert worker._components.scheduler not in worker._components.background_loops
-    timed_app.schedule("tick", noting, every=60)
-    worker = timed_app.worker()
-    assert worker._components.scheduler in worker._components.background_loops
-
-
 def test_the_scheduler_sleeps_until_the_next_slot(timed_app, clock, noting):
     timed_app.schedule("tick", noting, every=60)
     scheduler = timed_app.worker()._components.scheduler

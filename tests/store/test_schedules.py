@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.policy.schedule_timing import MAX_MISSED_SLOTS, Timing
-from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
+from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
 from tests.support.store_harness import CANCELLED, SECOND, StoreHarness
 
 MINUTE = 60 * SECOND
@@ -283,16 +283,16 @@ def test_a_request_with_a_unique_name_stands_for_its_unfinished_run(harness, clo
 
 
 def test_the_same_declaration_again_changes_nothing(harness, clock):
-    assert declare(harness, "tick") == (["tick"], [], [], {})
+    assert declare(harness, "tick") == (["tick"], [], [], {}, {}, [])
     clock.advance(30)
-    assert declare(harness, "tick") == ([], [], [], {})
+    assert declare(harness, "tick") == ([], [], [], {}, {}, [])
     assert row(harness).next_at == minutes(harness, 1)[0][1]
 
 
 def test_a_new_timing_starts_anew_and_drops_missed_slots(harness, clock):
     declare(harness, "tick", catch_up="all")
     clock.advance(190)
-    assert declare(harness, "tick", catch_up="all", timing=Timing(every=2 * MINUTE)) == ([], ["tick"], [], {})
+    assert declare(harness, "tick", catch_up="all", timing=Timing(every=2 * MINUTE)) == ([], ["tick"], [], {}, {}, [])
     assert fire(harness) == []
     assert row(harness).next_at == minutes(harness, 4)[0][1]
 
@@ -300,7 +300,7 @@ def test_a_new_timing_starts_anew_and_drops_missed_slots(harness, clock):
 def test_other_arguments_leave_the_slots_as_they_are(harness, clock):
     declare(harness, "tick", catch_up="all")
     clock.advance(130)
-    assert declare(harness, "tick", catch_up="all", args='{"x":2}') == ([], ["tick"], [], {})
+    assert declare(harness, "tick", catch_up="all", args='{"x":2}') == ([], ["tick"], [], {}, {}, [])
     made = harness.store.schedules.fire().created
     assert [each[:2] for each in made] == minutes(harness, 1, 2)
     assert {harness.row(each.run)["args"] for each in made} == {'{"x":2}'}
@@ -321,8 +321,8 @@ def test_a_schedule_removed_from_the_code_is_orphaned_and_does_not_fire(harness,
 
 def test_apps_that_share_a_database_leave_each_others_schedules_alone(harness, clock):
     declare(harness, "tick", app="shop")
-    assert declare(harness, "tock", app="bank") == (["tock"], [], [], {})
-    assert declare(harness, app="press") == ([], [], [], {})
+    assert declare(harness, "tock", app="bank") == (["tock"], [], [], {}, {}, [])
+    assert declare(harness, app="press") == ([], [], [], {}, {}, [])
     clock.advance(60)
     assert sorted(name for name, _ in fire(harness)) == ["tick", "tock"]
 
@@ -330,7 +330,7 @@ def test_apps_that_share_a_database_leave_each_others_schedules_alone(harness, c
 def test_a_name_belongs_to_the_app_that_declared_it_last(harness, clock):
     declare(harness, "tick", app="shop")
     clock.advance(30)
-    assert declare(harness, "tick", app="shop.main") == ([], ["tick"], [], {"tick": "shop"})
+    assert declare(harness, "tick", app="shop.main") == ([], ["tick"], [], {"tick": "shop"}, {}, [])
     assert row(harness).next_at == minutes(harness, 1)[0][1]
     assert declare(harness, app="shop").orphaned == []
     assert declare(harness, app="shop.main").orphaned == ["tick"]
@@ -366,15 +366,15 @@ def test_eight_workers_that_start_together_declare_once(harness, clock):
 
 def test_a_paused_schedule_does_not_fire_and_continues_from_its_resumption(harness, clock):
     declare(harness, "tick", catch_up="all")
-    assert harness.store.schedules.pause(["tick", "nobody"]) == ["tick"]
-    assert harness.store.schedules.pause(["tick"]) == []
+    assert harness.store.schedules.pause(["tick", "nobody"], "ada") == ["tick"]
+    assert harness.store.schedules.pause(["tick"], "ada") == []
     clock.advance(200)
     assert harness.store.schedules.until_next() is None
     assert harness.store.schedules.fire().created == []
     declare(harness, "tick", catch_up="all")
     assert row(harness).paused == 1, "a worker that starts doesn't resume it"
-    assert harness.store.schedules.resume(["tick", "nobody"]) == ["tick"]
-    assert harness.store.schedules.resume(["tick"]) == []
+    assert harness.store.schedules.resume(["tick", "nobody"], "ada") == ["tick"]
+    assert harness.store.schedules.resume(["tick"], "ada") == []
     assert fire(harness) == []
     clock.advance(40)
     assert fire(harness) == minutes(harness, 4)
@@ -384,9 +384,9 @@ def test_a_paused_schedule_does_not_fire_and_continues_from_its_resumption(harne
 def test_run_now_creates_a_run_beside_the_slots(harness, clock, paused):
     declare(harness, "tick", jitter=30 * SECOND)
     if paused:
-        harness.store.schedules.pause(["tick"])
+        harness.store.schedules.pause(["tick"], "ada")
     clock.advance(10)
-    ids = [harness.store.schedules.run_now("tick") for _ in range(2)]
+    ids = [harness.store.schedules.run_now("tick", "ada") for _ in range(2)]
     assert ids[0] != ids[1]
     assert harness.states(ids) == ["ready", "ready"]
     assert options(harness, ids[0])["scheduled_for"] == clock.now
@@ -397,7 +397,7 @@ def test_run_now_creates_a_run_beside_the_slots(harness, clock, paused):
 def test_run_now_at_a_slot_does_not_replace_the_slot(harness, clock):
     declare(harness, "tick")
     clock.advance(60)
-    harness.store.schedules.run_now("tick")
+    harness.store.schedules.run_now("tick", "ada")
     assert fire(harness) == minutes(harness, 1)
     assert harness.rows("runs") == 2
 

@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 from holdfast.policy.schedule_timing import Timing
-from holdfast.store.schedules import DeclaredSchedule, PollResult
+from holdfast.store.schedule_definitions import DeclaredSchedule
+from holdfast.store.schedules import PollResult
 from tests.support.store_harness import SECOND, StoreHarness
 
 WANTED = {"files": (10 * SECOND, 30 * SECOND)}
@@ -116,12 +117,12 @@ def test_the_last_polls_are_kept(harness, clock):
 def test_paused_and_orphaned_triggers_are_not_polled_and_run_now_polls_at_once(harness, clock):
     declare(harness, "files")
     triggers, schedules = harness.store.triggers, harness.store.schedules
-    schedules.pause(["files"])
+    schedules.pause(["files"], "ada")
     assert (triggers.until_next(["files"]), triggers.acquire_due("a", WANTED)) == (None, {})
-    schedules.resume(["files"])
+    schedules.resume(["files"], "ada")
     assert triggers.acquire_due("a", WANTED) == {"files": 1}
     end(harness, "a", 1)
-    assert schedules.run_now("files") is None
+    assert schedules.run_now("files", "ada") is None
     assert triggers.acquire_due("a", WANTED) == {"files": 2}
     end(harness, "a", 2)
     declare(harness)

@@ -10,7 +10,7 @@ from holdfast import Context, Graph, Holdfast, Retry, Run
 from holdfast.errors import HoldfastError
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun
-from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
+from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
 from tests.support.history_queries import fetch
 from tests.support.wait_until import wait_until
 

@@ -189,9 +189,26 @@ def test_queues_are_paused_and_resumed(shop, open_visitor, fill):
 
 def test_schedules_that_are_not_there_are_not_found(open_visitor):
     assert open_visitor.get("/api/v1/schedules").json == {"schedules": []}
-    for verb in ("pause", "resume", "run"):
+    for verb in ("pause", "resume", "run", "update", "delete"):
         assert open_visitor.post(f"/api/v1/schedules/nightly/{verb}").status == 404
     assert open_visitor.get("/api/v1/schedules/nightly").status == 404
+
+
+def test_schedules_are_created_changed_and_deleted(shop, open_visitor):
+    body = {"name": "hourly", "task": "add", "args": [1, 2], "every": 3600}
+    made = open_visitor.post("/api/v1/schedules", body)
+    assert (made.status, made.json["state"], made.json["app"], made.json["every"]) == (201, "on", None, 3600)
+    changed = open_visitor.post("/api/v1/schedules/hourly/update", {"cron": "0 8 * * *", "tz": "Europe/Oslo"})
+    assert (changed.json["cron"], changed.json["every"]) == ("0 8 * * *", None)
+    days = {"start": "2026-11-02T00:00:00+00:00", "end": "2026-11-05T00:00:00+00:00"}
+    assert len(open_visitor.post("/api/v1/schedules/hourly/backfill", days).json["ids"]) == 3
+    refused = open_visitor.post("/api/v1/schedules", {**body, "every": 60})
+    assert (refused.status, "exists with other settings" in refused.json["detail"]) == (422, True)
+    assert open_visitor.post("/api/v1/schedules", {"name": "x", "every": 60}).status == 422
+    shown = open_visitor.get("/api/v1/schedules/hourly").json
+    assert [change["did"].split()[0] for change in shown["changes"]] == ["backfilled", "updated", "created"]
+    assert open_visitor.post("/api/v1/schedules/hourly/delete").json == {"changed": True}
+    assert open_visitor.get("/api/v1/schedules").json == {"schedules": []}
 
 
 def test_no_route_and_no_such_method_are_problems_too(open_visitor):

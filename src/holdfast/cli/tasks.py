@@ -110,9 +110,9 @@ def enqueue(
     known = {name: value for name, value in options.items() if value is not None}
     if tags:
         known["tags"] = tags
-    target, callee = _find(shared, task, remote)
+    target, callee = find_task(shared, task, remote)
     with target:
-        run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
+        run = target.enqueue_many([build_request(callee.options(**known), positional, named)])[0]
         if not run.created and not shared.json:
             taken = " or ".join(f"--{name} {known[name]}" for name in ("key", "unique", "debounce") if name in known)
             note(f"no run was created: {run.id} exists already for {taken}")
@@ -125,7 +125,7 @@ def enqueue(
     return 0
 
 
-def _find(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
+def find_task(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
     """Return the app to enqueue with, and the task."""
     from holdfast.cli.connect import find_app_name, load_app, resolve_target
 
@@ -142,7 +142,8 @@ def _find(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Tas
     return resolve_target(shared, app).open_app(), task
 
 
-def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:
+def build_request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:
+    """Build a request from arguments of the command line."""
     try:
         return task.request(*positional, **named)
     except BadArguments as error:

@@ -34,7 +34,7 @@ _WORK = {
     "messages": _ALL, "limits": _ALL, "watchers": _ALL, "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
-    "limit_settings": "select, insert, update", "schedules": "select, insert, update",
+    "limit_settings": "select, insert, update", "schedules": _ALL,
     "queues": "select", "meta": "select",
 }  # fmt: skip
 _OPERATE = {**_WORK, "queues": "select, insert, update", "tokens": "select, insert, update", "logins": _ALL}

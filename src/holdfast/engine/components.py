@@ -144,11 +144,7 @@ class WorkerComponents:
     @property
     def clock_loops(self) -> list[Loop]:
         """The loops that make runs ready when their time has come. A drain ticks them itself."""
-        optional = (
-            (self._schedule_registry.schedules, self.scheduler),
-            (self._schedule_registry.triggers, self.trigger_poller),
-        )
-        return [self.timers, *(loop for needed, loop in optional if needed)]
+        return [self.timers, self.scheduler, *([self.trigger_poller] if self._schedule_registry.triggers else [])]
 
     @property
     def core_loops(self) -> list[Loop]:
@@ -184,6 +180,7 @@ class WorkerComponents:
             "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
             "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MAX_REPORTED_TASKS],
             "thread_slots": self.runner.threads, "thread_tasks": in_threads[:MAX_REPORTED_TASKS],
+            "app": self._schedule_registry.app, "schedules": self.scheduler.digests(),
         }  # fmt: skip
         session = Session(worker_name(), json.dumps(info))
         if self.on_session is not None:

@@ -7,54 +7,42 @@ trigger is polled by one worker at a time, which holds a lease on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast.database import Row
-from holdfast.model.clock import is_datetime
+from holdfast.errors import ConfigError
+from holdfast.model.clock import is_datetime, to_datetime
+from holdfast.model.failure import cancellation_json
 from holdfast.model.ids import new_id
-from holdfast.policy.schedule_timing import CatchUp, Timing, due_slots, jitter_delay
+from holdfast.model.names import quoted
+from holdfast.policy.schedule_timing import MAX_SLOTS_PER_BATCH, CatchUp, Timing, due_slots, jitter_delay
 from holdfast.store.enqueue import LaneKey, LaneStore, enqueue_steps, lanes_by_key, run_steps
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows, time_left
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewRun
+from holdfast.store.run_tree import cancel_runs, lock_with_parents
+from holdfast.store.schedule_definitions import (
+    CREATED,
+    DeclaredSchedule,
+    ScheduleAction,
+    ScheduleChanges,
+    ScheduleKind,
+    ScheduleRules,
+    add_action,
+    declare,
+    delete_schedules,
+    first_time,
+    from_text,
+    names_json,
+    plan_declaration,
+    read_actions,
+)
 from holdfast.store.typed_rows import MIN_INTEGER, RowReader
 
-ScheduleKind: TypeAlias = Literal["schedule", "trigger"]
-Overlap: TypeAlias = Literal["allow", "skip"]
-T = TypeVar("T")
-
-
-class ScheduleRules(msgspec.Struct, frozen=True):
-    """How the slots of a schedule become runs. `jitter`: microseconds."""
-
-    catch_up: CatchUp = "skip"
-    overlap: Overlap = "allow"
-    jitter: int = 0
-
-
-class DeclaredSchedule(msgspec.Struct, frozen=True):
-    """A schedule or trigger as an app's code declares it. A trigger has no template: its code creates requests."""
-
-    name: str
-    timing: Timing
-    rules: ScheduleRules = ScheduleRules()
-    template: NewRun | None = None
-
-    def row(self, app: str) -> dict[str, Any]:
-        """Return the row that statements take; equal for equal declarations."""
-        run = self.template
-        return {
-            "name": self.name,
-            "kind": "trigger" if run is None else "schedule",
-            "app": app,
-            "queue": None if run is None else run.queue,
-            "task": None if run is None else run.task,
-            "timing": to_text(self.timing),
-            "rules": to_text(self.rules),
-            "template": None if run is None else to_text(run, leave_out="id"),
-        }
+MAX_BACKFILLED_SLOTS = 10_000
 
 
 class ScheduleRow(NamedTuple):
@@ -77,6 +65,8 @@ class ScheduleRow(NamedTuple):
     found: int | None
     made: int | None
     poll_error: str | None
+    orphaned_at: int | None
+    buffered: int | None
 
 
 _SCHEDULE_ROWS = RowReader(ScheduleRow)
@@ -102,21 +92,39 @@ class SlotRun(NamedTuple):
     run: str
 
 
-class ScheduleChanges(NamedTuple):
-    """What a declaration changed, by name. `taken`: schedules that another app had declared, with that app."""
-
-    added: list[str]
-    changed: list[str]
-    orphaned: list[str]
-    taken: dict[str, str]
-
-
 class FiredSlots(NamedTuple):
     """Runs that were created; slots skipped because a run was unfinished; unreadable schedules with the reason."""
 
     created: list[SlotRun]
     skipped: list[tuple[str, int]]
     unreadable: dict[str, str]
+
+
+class StoredSchedule(NamedTuple):
+    """A locked schedule or trigger. `now`: the time."""
+
+    name: str
+    kind: ScheduleKind
+    app: str
+    timing: str
+    rules: str
+    template: str | None
+    next_at: int | None
+    paused: int
+    orphaned: int
+    actions: str | None
+    now: int
+
+    def definition(self) -> DeclaredSchedule:
+        """Decode it; raises TypeError if newer code wrote it."""
+        template = None if self.template is None else from_text(NewRun, self.template, id="")
+        return DeclaredSchedule(
+            self.name, from_text(Timing, self.timing), from_text(ScheduleRules, self.rules), template
+        )
+
+    def noted(self, by: str, did: str) -> str:
+        """Return the last changes by people, with this one."""
+        return add_action(self.actions, self.now, by, did)
 
 
 class ScheduleStore(StoreModule):
@@ -128,13 +136,79 @@ class ScheduleStore(StoreModule):
         self.catch_up: CatchUp | None = None
         """What happens to missed slots of all schedules, instead of what each schedule says. For the test kit."""
 
-    def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
-        """Store all schedules and triggers of an app's code; orphan those that its code no longer has.
+    # Definitions
 
-        One with a new timing, or that was orphaned, starts again from now.
+    def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
+        """Reconcile the stored schedules and triggers of an app with those of its code.
+
+        One with a new timing, or that was orphaned for long, starts again from now. Takes no lock if nothing changed.
         """
+        by_name = {each.name: each for each in declared}
+        known = self._execute("housekeeping", "read_declared", app=app, rows=names_json(by_name))
+        sessions = self._execute("housekeeping", "list_live_sessions")
+        _, changes = plan_declaration(app, by_name, known, sessions)
+        if not changes.any():
+            return changes
         self._lanes.for_runs(run for each in declared if (run := each.template) is not None)
-        return self._transaction("housekeeping", lambda tx: _declare(tx, app, {each.name: each for each in declared}))
+        return self._transaction("housekeeping", lambda tx: declare(tx, app, by_name))
+
+    def create(self, schedule: DeclaredSchedule, by: str, *, paused: bool = False) -> bool:
+        """Create a schedule at run time; False if an equal one exists. Raises ConfigError if another one does."""
+        assert schedule.template is not None
+        self._lanes.for_runs([schedule.template])
+
+        def work(tx: Tx) -> bool:
+            now = int(tx.execute("read_clock")[0][0])
+            row = schedule.row(CREATED)
+            row |= {"next_at": schedule.timing.next_after(now), "paused": int(paused)}
+            row["actions"] = add_action(None, now, by, "created")
+            if tx.execute("add_schedules", rows=json_rows([row])):
+                return True
+            found = _lock(tx, schedule.name)
+            if found.app != CREATED:
+                raise ConfigError(f"app {found.app} declares schedule {quoted(schedule.name)}: choose another name")
+            if not _is_same(tx, found, schedule):
+                raise ConfigError(f"schedule {quoted(schedule.name)} exists with other settings: update or delete it")
+            return False
+
+        return self._transaction("client", work)
+
+    def update(
+        self, name: str, change: Callable[[DeclaredSchedule], DeclaredSchedule], by: str, new: NewRun | None
+    ) -> bool:
+        """Change a schedule that was created at run time; False if it was so already. `new`: its new template.
+
+        If its timing changes, its slots are computed again from now.
+        """
+        if new is not None:
+            self._lanes.for_runs([new])
+
+        def work(tx: Tx) -> bool:
+            found = _lock(tx, name)
+            _refuse_declared(found, "change")
+            changed = change(found.definition())
+            row = changed.row(CREATED)
+            if _is_same(tx, found, changed):
+                return False
+            row |= {"moved": int(row["timing"] != found.timing), "next_at": changed.timing.next_after(found.now)}
+            row |= {"former": None, "actions": found.noted(by, "updated")}
+            tx.execute("update_schedules", rows=json_rows([row]))
+            return True
+
+        return self._transaction("client", work)
+
+    def delete(self, name: str) -> None:
+        """Delete a schedule that was created at run time, or that no code declares any more. Its runs stay."""
+
+        def work(tx: Tx) -> None:
+            found = _lock(tx, name)
+            if not found.orphaned:
+                _refuse_declared(found, "delete")
+            delete_schedules(tx, [name])
+
+        self._transaction("client", work)
+
+    # Slots
 
     def until_next(self) -> int | None:
         """Return the microseconds until the next slot of any schedule, None if there is none."""
@@ -145,41 +219,82 @@ class ScheduleStore(StoreModule):
         lanes = lanes_by_key(self._lanes.refresh("housekeeping"))
         return self._transaction("housekeeping", lambda tx: _fire(tx, lanes, self.catch_up))
 
-    def run_now(self, name: str) -> str | None:
+    def run_now(self, name: str, by: str) -> str | None:
         """Create a run of a schedule now and return its id, or let a trigger be polled soon and return None."""
         lanes = lanes_by_key(self._lanes.refresh())
 
         def work(tx: Tx) -> str | None:
-            _, kind, _, rules, template, now = tx.execute("lock_schedules", rows=_names([name]))[0]
-            if kind == "trigger":
-                tx.execute("advance_schedules", rows=json_rows([{"name": name, "next_at": now}]))
+            found = _lock(tx, name)
+            noted = {"name": name, "actions": found.noted(by, "run")}
+            tx.execute("note_schedule_actions", rows=json_rows([noted]))
+            if found.kind == "trigger":
+                tx.execute("advance_schedules", rows=json_rows([{"name": name, "next_at": found.now}]))
                 return None
-            run = _run_of_slot(name, template, from_text(ScheduleRules, rules), int(now))
+            run = _run_of_slot(name, str(found.template), from_text(ScheduleRules, found.rules), found.now)
             run.run_at = None
-            return _create_runs(tx, [(name, int(now), run)], lanes, asked=1)[0].run
+            return _create_runs(tx, [(name, found.now, run)], lanes, asked=1)[0].run
 
         return self._transaction("client", work)
+
+    def backfill(self, name: str, start: int, end: int, by: str) -> list[SlotRun]:
+        """Create the runs of all slots from `start` to `end` that have none, and return them.
+
+        A repeat creates nothing twice: each run has a key that consists of the schedule and the slot.
+        """
+        lanes = lanes_by_key(self._lanes.refresh())
+        slots = self._transaction("client", lambda tx: _slots_to_fill(tx, name, start, end, by))
+        created: list[SlotRun] = []
+        for at in range(0, len(slots), MAX_SLOTS_PER_BATCH):
+            batch = slots[at : at + MAX_SLOTS_PER_BATCH]
+            created += self._transaction("client", partial(_fill_slots, name=name, slots=batch, lanes=lanes))
+        return created
+
+    # Read, pause, resume
 
     def list_all(self) -> list[ScheduleRow]:
         """Return every schedule and trigger, by name."""
         return _SCHEDULE_ROWS.read_all(self._execute("read", "list_schedules"))
 
+    def find(self, names: Iterable[str]) -> dict[str, ScheduleRow]:
+        """Return those of these schedules and triggers that exist."""
+        rows = _SCHEDULE_ROWS.read_all(self._execute("read", "find_schedules", rows=names_json(names)))
+        return {row.name: row for row in rows}
+
+    def actions(self, name: str) -> list[ScheduleAction]:
+        """Return the last changes of a schedule by people, newest first."""
+        rows = self._execute("read", "read_schedule_actions", name=name)
+        return read_actions(rows[0][0])[::-1] if rows else []
+
     def last_slots(self, name: str) -> list[SlotRow]:
         """Return the last slots, newest first."""
         return _SLOT_ROWS.read_all(self._execute("read", "list_last_slots", name=name))
 
-    def pause(self, names: Iterable[str]) -> list[str]:
+    def pause(self, names: Iterable[str], by: str) -> list[str]:
         """Pause schedules and triggers; return the names of those that weren't paused."""
-        return sorted(row[0] for row in self._execute("client", "pause_schedules", rows=_names(names)))
+        requested = names_json(names)
 
-    def resume(self, names: Iterable[str]) -> list[str]:
+        def work(tx: Tx) -> list[str]:
+            found = [each for each in _lock_all(tx, requested) if not each.paused]
+            if found:
+                rows = [{"name": each.name, "actions": each.noted(by, "paused")} for each in found]
+                tx.execute("pause_schedules", rows=json_rows(rows))
+            return [each.name for each in found]
+
+        return self._transaction("client", work)
+
+    def resume(self, names: Iterable[str], by: str) -> list[str]:
         """Resume schedules and triggers with what comes next from now; return the names of those that were paused."""
-        requested = _names(names)
+        requested = names_json(names)
 
         def work(tx: Tx) -> list[str]:
             rows = [
-                {"name": name, "next_at": _first_time(kind, from_text(Timing, timing), int(now))}
-                for name, kind, timing, _, _, now in tx.execute("lock_paused_schedules", rows=requested)
+                {
+                    "name": each.name,
+                    "next_at": first_time(each.kind, from_text(Timing, each.timing), each.now),
+                    "actions": each.noted(by, "resumed"),
+                }
+                for each in _lock_all(tx, requested)
+                if each.paused
             ]
             if rows:
                 tx.execute("resume_schedules", rows=json_rows(rows))
@@ -188,59 +303,63 @@ class ScheduleStore(StoreModule):
         return self._transaction("client", work)
 
 
-# Declare
+def _lock_all(tx: Tx, rows: str) -> list[StoredSchedule]:
+    return [StoredSchedule(*row) for row in tx.execute("lock_schedules", rows=rows)]
 
 
-def _declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> ScheduleChanges:
-    known = {row[0]: row for row in tx.execute("lock_declared", app=app, rows=_names(declared))}
-    now = int(tx.execute("read_clock")[0][0])
-    changes = ScheduleChanges([], [], [], {})
-    rows: dict[str, dict[str, Any]] = {}
-    for name, each in declared.items():
-        rows[name] = row = each.row(app)
-        row["next_at"] = _first_time(row["kind"], each.timing, now)
-        _compare(row, known.get(name), changes)
-    changes.orphaned.extend(name for name, row in known.items() if name not in declared and not row[-1])
-    for statement, names in (("add_schedules", changes.added), ("update_schedules", changes.changed)):
-        if names:
-            tx.execute(statement, rows=json_rows(rows[name] for name in sorted(names)))
-    if changes.orphaned:
-        tx.execute("orphan_schedules", rows=_names(changes.orphaned))
-    return changes
+def _lock(tx: Tx, name: str) -> StoredSchedule:
+    found = _lock_all(tx, names_json([name]))
+    if not found:
+        raise ConfigError(f"schedule {quoted(name)} does not exist")
+    return found[0]
 
 
-def _compare(row: dict[str, Any], known: Row | None, changes: ScheduleChanges) -> None:
-    """Note how the declared row differs from the stored one, and whether its slots start again (`moved`)."""
-    name = row["name"]
-    if known is None:
-        changes.added.append(name)
-        return
-    _, app, kind, timing, rules, template, orphaned = known
-    row["moved"] = int(bool(orphaned) or (kind, timing) != (row["kind"], row["timing"]))
-    if app != row["app"]:
-        changes.taken[name] = app
-    if row["moved"] or app != row["app"] or (rules, template) != (row["rules"], row["template"]):
-        changes.changed.append(name)
+def _is_same(tx: Tx, stored: StoredSchedule, schedule: DeclaredSchedule) -> bool:
+    """Return whether a stored schedule has this definition. The codec may pack equal arguments differently."""
+    row = schedule.row(stored.app)
+    if (stored.timing, stored.rules) != (row["timing"], row["rules"]):
+        return False
+    before, after = (from_text(NewRun, str(text), id="") for text in (stored.template, row["template"]))
+    before.args, after.args = tx.payloads.unpack(before.args), tx.payloads.unpack(after.args)
+    return before == after
 
 
-def _first_time(kind: ScheduleKind, timing: Timing, now: int) -> int | None:
-    """Return when something that starts now is due next: a trigger is polled at once."""
-    return now if kind == "trigger" else timing.next_after(now)
+def _refuse_declared(schedule: StoredSchedule, verb: str) -> None:
+    if schedule.app != CREATED:
+        raise ConfigError(
+            f"{schedule.kind} {quoted(schedule.name)} is declared by app {schedule.app}: {verb} it in its code,"
+            " or pause it"
+        )
 
 
-def to_text(thing: Any, leave_out: str = "") -> str:
-    """Encode plain data as JSON, without fields that are None."""
-    given = msgspec.to_builtins(thing)
-    fields = {name: value for name, value in given.items() if value is not None and name != leave_out}
-    return msgspec.json.encode(fields, order="sorted").decode()
+def _slots_to_fill(tx: Tx, name: str, start: int, end: int, by: str) -> list[int]:
+    """Return the slots of a range, and note who asked for their runs."""
+    found = _lock(tx, name)
+    if found.kind == "trigger":
+        raise ConfigError(f"{quoted(name)} is a trigger, which has no slots to backfill")
+    until = min(end, found.now)  # the clock creates the runs of later slots
+    slots = from_text(Timing, found.timing).newest(start - 1, until, MAX_BACKFILLED_SLOTS + 1)
+    if len(slots) > MAX_BACKFILLED_SLOTS:
+        raise ConfigError(f"backfill of {quoted(name)}: more than {MAX_BACKFILLED_SLOTS:,} slots: use shorter ranges")
+    did = f"backfilled {to_datetime(start).isoformat()} to {to_datetime(end).isoformat()}"
+    tx.execute("note_schedule_actions", rows=json_rows([{"name": name, "actions": found.noted(by, did)}]))
+    return slots
 
 
-def from_text(kind: type[T], text: str, **more: Any) -> T:
-    """Decode what `to_text` encoded; raise TypeError if it is corrupt, or newer code wrote an unknown field."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(kind(**msgspec.json.decode(text), **more)), kind)
-    except msgspec.MsgspecError as error:
-        raise TypeError(str(error)) from error
+def _fill_slots(tx: Tx, name: str, slots: Sequence[int], lanes: Mapping[LaneKey, int]) -> list[SlotRun]:
+    found = _lock(tx, name)
+    rules = from_text(ScheduleRules, found.rules)
+    given = json_rows({"schedule": name, "slot": slot} for slot in slots)
+    fired = {int(slot) for _, slot in tx.execute("find_fired_slots", rows=given)}
+    runs: list[tuple[str, int, NewRun]] = []
+    for slot in slots:
+        if slot not in fired:
+            run = _run_of_slot(name, str(found.template), rules, slot)
+            run.key = f"{name}@{to_datetime(slot).isoformat()}"
+            run.digest = "backfill"
+            runs.append((name, slot, run))
+    ids = {run.id for _, _, run in runs}
+    return [each for each in _create_runs(tx, runs, lanes) if each.run in ids]
 
 
 # Fire
@@ -254,18 +373,76 @@ class DueSchedule(NamedTuple):
     runs: dict[int, NewRun]
     """By slot."""
     next_at: int | None
+    buffered: int | None = None
+
+
+class SlotDecisions:
+    """What happens to due slots: the runs to create, and for each schedule the last skipped slot, the slot to buffer
+    and the runs to cancel."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, int, NewRun]] = []
+        self.skipped: dict[str, int] = {}
+        self.buffered: dict[str, int] = {}
+        self.cancelled: list[str] = []
+
+    def add(self, due: DueSchedule, slots: Sequence[int], running: Sequence[str]) -> None:
+        """Decide the slots of a schedule. `running`: its runs that are unfinished or still executing."""
+        overlap = due.rules.overlap
+        if overlap == "cancel_running":  # only the newest slot counts
+            for slot in slots[:-1]:
+                self.skipped[due.name] = slot
+            slots = slots[-1:]
+        is_busy, buffered = bool(running), due.buffered
+        for slot in slots:
+            if overlap == "allow" or not (is_busy or (overlap != "skip" and buffered is not None)):
+                self.runs.append((due.name, slot, due.runs[slot]))
+                is_busy = True
+            elif overlap == "cancel_running":
+                if buffered is not None:
+                    self.skipped[due.name] = buffered
+                self.buffered[due.name] = slot
+                self.cancelled += running
+            elif overlap == "buffer_one" and buffered is None:
+                self.buffered[due.name] = buffered = slot
+            else:
+                self.skipped[due.name] = slot
 
 
 def _fire(tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None) -> FiredSlots:
     fired = FiredSlots([], [], {})
+    fired.created.extend(_fire_buffered(tx, lanes, fired.unreadable))
     due = _pick_due(tx, lanes, catch_up, fired.unreadable)
-    runs, skipped = _runs_to_create(tx, due)
-    fired.created.extend(_create_runs(tx, runs, lanes))
-    fired.skipped.extend(skipped.items())
+    decided = _decide(tx, due)
+    fired.created.extend(_create_runs(tx, decided.runs, lanes))
+    fired.skipped.extend(decided.skipped.items())
     if due:
-        rows = [{"name": it.name, "next_at": it.next_at, "passed_at": skipped.get(it.name)} for it in due]
+        rows = [{"name": it.name, "next_at": it.next_at, "passed_at": decided.skipped.get(it.name)} for it in due]
         tx.execute("advance_schedules", rows=json_rows(rows))
+    if decided.buffered:
+        rows = [{"name": name, "buffered": slot} for name, slot in decided.buffered.items()]
+        tx.execute("set_buffered_slots", rows=json_rows(rows))
+    if decided.cancelled:
+        error = cancellation_json("the next slot of its schedule is due", "schedule")
+        propagate_ends(tx, cancel_runs(tx, lock_with_parents(tx, decided.cancelled), error))
     return fired
+
+
+def _fire_buffered(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) -> list[SlotRun]:
+    """Create the runs of buffered slots whose schedules have no other run left."""
+    runs = []
+    for name, queue, task, rules, template, slot in tx.execute("pick_buffered_schedules"):
+        if (queue, task) not in lanes:
+            continue
+        try:
+            runs.append((name, slot, _run_of_slot(name, template, from_text(ScheduleRules, rules), slot)))
+        except Exception as error:  # from newer code: other workers may know it
+            unreadable[name] = f"{type(error).__name__}: {error}"
+    if not runs:
+        return []
+    tx.execute("set_buffered_slots", rows=json_rows({"name": name, "buffered": None} for name, *_ in runs))
+    fired = _find_fired(tx, [(name, slot) for name, slot, _ in runs])
+    return _create_runs(tx, [each for each in runs if each[:2] not in fired], lanes)
 
 
 def _pick_due(
@@ -275,18 +452,18 @@ def _pick_due(
     picked: list[DueSchedule] = []
     name, next_at = "", MIN_INTEGER
     while not picked and (rows := tx.execute("pick_due_schedules", at=next_at, behind=name)):
-        for name, queue, task, timing, rules, template, next_at, now in rows:
+        for name, queue, task, timing, rules, template, next_at, buffered, now in rows:
             if (queue, task) not in lanes or sum(len(it.runs) for it in picked) >= MAX_BATCH_ROWS:
                 continue  # the next round has room, and knows the lane of a schedule that was just added
             try:
                 decoded = from_text(ScheduleRules, rules)
                 known = from_text(Timing, timing)
                 if not is_datetime(next_at):
-                    picked.append(DueSchedule(name, decoded, {}, known.next_after(now)))
+                    picked.append(DueSchedule(name, decoded, {}, known.next_after(now), buffered))
                     raise ValueError(f"next_at was corrupt ({next_at}) and starts again from now")
                 due = due_slots(known, catch_up or decoded.catch_up, next_at, now)
                 runs = {slot: _run_of_slot(name, template, decoded, slot) for slot in due.slots}
-                picked.append(DueSchedule(name, decoded, runs, due.next))
+                picked.append(DueSchedule(name, decoded, runs, due.next, buffered))
             except Exception as error:  # from newer code, or a time zone unknown here: other workers may know it
                 unreadable[name] = f"{type(error).__name__}: {error}"
     return picked
@@ -302,24 +479,25 @@ def _run_of_slot(schedule: str, template: str, rules: ScheduleRules, slot: int) 
     return run
 
 
-def _runs_to_create(tx: Tx, due: Sequence[DueSchedule]) -> tuple[list[tuple[str, int, NewRun]], dict[str, int]]:
-    """Return the runs to create, and the last slots that are skipped because a run of the schedule is unfinished."""
-    slots = [{"schedule": it.name, "slot": slot} for it in due for slot in it.runs]
-    fired = {(name, int(slot)) for name, slot in tx.execute("find_fired_slots", rows=json_rows(slots))} if slots else ()
-    exclusive = [it.name for it in due if it.rules.overlap == "skip" and it.runs]
-    busy = {name for (name,) in tx.execute("find_busy_schedules", rows=_names(exclusive))} if exclusive else set()
-    runs, skipped = [], {}
+def _decide(tx: Tx, due: Sequence[DueSchedule]) -> SlotDecisions:
+    """Decide what happens to the due slots of locked schedules, but for those that created a run before."""
+    fired = _find_fired(tx, [(it.name, slot) for it in due for slot in it.runs])
+    exclusive = [it.name for it in due if it.rules.overlap != "allow" and it.runs]
+    running: dict[str, list[str]] = {}
+    for name, run in tx.execute("find_busy_runs", rows=names_json(exclusive)) if exclusive else ():
+        running.setdefault(name, []).append(str(run))
+    decided = SlotDecisions()
     for it in due:
-        for slot, run in it.runs.items():
-            if (it.name, slot) in fired:
-                continue
-            if it.name in busy:
-                skipped[it.name] = slot
-                continue
-            runs.append((it.name, slot, run))
-            if it.rules.overlap == "skip":
-                busy.add(it.name)
-    return runs, skipped
+        decided.add(it, [slot for slot in it.runs if (it.name, slot) not in fired], running.get(it.name, ()))
+    return decided
+
+
+def _find_fired(tx: Tx, slots: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Return those of these slots that created a run before."""
+    if not slots:
+        return set()
+    rows = json_rows({"schedule": name, "slot": slot} for name, slot in slots)
+    return {(name, int(slot)) for name, slot in tx.execute("find_fired_slots", rows=rows)}
 
 
 def _create_runs(
@@ -329,16 +507,13 @@ def _create_runs(
     if not runs:
         return []
     for _, _, run in runs:
-        run.args = tx.payloads.pack(run.args, f"the arguments of task {run.task}")
+        if run.args[:1] != "~":  # those of a schedule that was created at run time are packed already
+            run.args = tx.payloads.pack(run.args, f"the arguments of task {run.task}")
     ids = run_steps(enqueue_steps([run for _, _, run in runs], dict(lanes)), tx.execute)
     created = [SlotRun(name, slot, id) for (name, slot, _), id in zip(runs, ids, strict=True)]
     tx.execute("add_slots", rows=json_rows({**each._asdict(), "asked": asked} for each in created))
-    tx.execute("trim_slots", rows=_names({each.schedule for each in created}))
+    tx.execute("trim_slots", rows=names_json({each.schedule for each in created}))
     return created
-
-
-def _names(names: Iterable[str]) -> str:
-    return json_rows({"name": name} for name in sorted(set(names)))
 
 
 # Triggers

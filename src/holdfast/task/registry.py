@@ -21,6 +21,7 @@ from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
 from holdfast.task.declared_limits import DeclaredLimits
+from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
 from holdfast.task.options import Declaration, TaskSettings, check_declaration
 from holdfast.task.signature import Signature
@@ -241,6 +242,36 @@ _KINDS: dict[tuple[bool, bool], type[Task[..., Any]]] = {
     (True, False): _SyncDurable,
     (True, True): _AsyncDurable,
 }
+
+
+def register_graph_task(fn: Callable[..., Graph], enqueuer: EnqueuerProtocol, registry: Registry) -> Task[..., Any]:
+    """Register a durable function that calls `fn` for its slot, submits the graph that it returns and waits for it.
+
+    It has the name of `fn`, which may have one parameter, the time of the slot.
+    """
+    _check_function(fn)
+    name = task_name(fn)
+    parameters = inspect.signature(fn).parameters.values()
+    required = [each.name for each in parameters if each.default is each.empty and each.kind not in _VARIADIC]
+    if inspect.iscoroutinefunction(fn) or len(required) > 1:
+        raise ConfigError(
+            f"{name} must be a plain function that returns a Graph, with at most one parameter: the time of the slot"
+        )
+
+    async def submit(ctx: Context) -> Any:
+        graph = fn(ctx.scheduled_for) if required else fn()
+        if not isinstance(graph, Graph):
+            raise ConfigError(f"{name} must return a Graph, not {type(graph).__name__}")
+        return await ctx.join(await ctx.submit(graph))
+
+    submit.__name__, submit.__qualname__, submit.__module__ = fn.__name__, fn.__qualname__, fn.__module__
+    declaration = check_declaration(name, is_async=True)
+    task = _AsyncDurable(declaration, Signature(submit, name, durable=True), enqueuer, submit)
+    registry.register(task)
+    return task
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def register_machine(

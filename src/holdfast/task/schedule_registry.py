@@ -6,19 +6,20 @@ import inspect
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import MICROS_PER_SECOND, Duration, time_to_micros, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, time_to_micros, to_datetime, to_micros
 from holdfast.model.interactive import is_interactive
 from holdfast.model.names import check_name, quoted
 from holdfast.policy.schedule_timing import MIN_INTERVAL_MICROS, CatchUp, Timing, check_cron, check_zone
 from holdfast.task.task import Request, Task
 
-Overlap: TypeAlias = Literal["allow", "skip"]
-"""What a schedule does at a slot while its previous run is unfinished."""
+Overlap: TypeAlias = Literal["allow", "skip", "buffer_one", "cancel_running"]
+"""What a schedule does at a slot while its previous run is unfinished: create another run, create none, create one when
+the previous run has ended, or cancel that and create one when its code has stopped."""
 Polled: TypeAlias = (
     "Iterable[Request[Any]] | AsyncIterable[Request[Any]] | Awaitable[Iterable[Request[Any]] | None] | None"
 )
@@ -26,7 +27,7 @@ Polled: TypeAlias = (
 Poll: TypeAlias = Callable[[], Polled]
 
 CATCH_UPS = ("skip", "latest", "all")
-OVERLAPS = ("allow", "skip")
+OVERLAPS = ("allow", "skip", "buffer_one", "cancel_running")
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -61,31 +62,11 @@ class ScheduleRegistry:
         return bool(self.schedules or self.triggers)
 
     def schedule(
-        self,
-        name: str,
-        task: Any,
-        *,
-        args: tuple[Any, ...] = (),
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        catch_up: CatchUp = "skip",
-        start: datetime | None = None,
-        end: datetime | None = None,
-        jitter: Duration = 0,
-        overlap: Overlap = "allow",
+        self, name: str, task: Any, *, args: tuple[Any, ...] = (), **settings: Unpack[ScheduleSettings]
     ) -> None:
         """Declare a schedule. Raises ConfigError for invalid settings."""
-        where = f"schedule {check_name(name, 'the name of a schedule')}"
-        timing = _timing(where, cron, every, tz, start, end)
-        new = Schedule(
-            name,
-            _request(where, task, args),
-            timing,
-            _one_of(CATCH_UPS, catch_up, f"{where}: catch_up"),
-            _one_of(OVERLAPS, overlap, f"{where}: overlap"),
-            _jitter(where, jitter, timing),
-        )
+        checked = checked_settings(name, settings)
+        new = Schedule(name, checked_request(name, task, args), *checked)
         if not is_interactive() and (name in self.triggers or self.schedules.get(name, new) != new):
             raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.triggers.pop(name, None)
@@ -107,6 +88,75 @@ class ScheduleRegistry:
             raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.schedules.pop(name, None)
         self.triggers[name] = new
+
+
+class ScheduleSettings(TypedDict, total=False):
+    """When a schedule creates runs, as it is written in code."""
+
+    cron: str | None
+    every: Duration | None
+    tz: str
+    catch_up: CatchUp
+    start: datetime | None
+    end: datetime | None
+    jitter: Duration
+    overlap: Overlap
+
+
+class ScheduleTiming(NamedTuple):
+    """Checked settings of a schedule. `jitter` is in microseconds."""
+
+    timing: Timing
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: int
+
+
+def checked_settings(name: str, settings: ScheduleSettings) -> ScheduleTiming:
+    """Check the settings of a schedule. Raises ConfigError if one is invalid or unknown."""
+    where = f"schedule {check_name(name, 'the name of a schedule')}"
+    for unknown in settings.keys() - ScheduleSettings.__annotations__.keys():
+        known = ", ".join(["args", *ScheduleSettings.__annotations__])
+        raise ConfigError(f"{where}: unknown setting {unknown!r}; the settings are {known}")
+    timing = _timing(
+        where,
+        settings.get("cron"),
+        settings.get("every"),
+        settings.get("tz", "UTC"),
+        settings.get("start"),
+        settings.get("end"),
+    )
+    return ScheduleTiming(
+        timing,
+        _one_of(CATCH_UPS, settings.get("catch_up", "skip"), f"{where}: catch_up"),
+        _one_of(OVERLAPS, settings.get("overlap", "allow"), f"{where}: overlap"),
+        _jitter(where, settings.get("jitter", 0), timing),
+    )
+
+
+def merged_settings(current: ScheduleTiming, given: ScheduleSettings) -> ScheduleSettings:
+    """Return the settings of a schedule with some of them replaced."""
+    timing = current.timing
+    settings: ScheduleSettings = {
+        "start": None if timing.start is None else to_datetime(timing.start),
+        "end": None if timing.end is None else to_datetime(timing.end),
+        "catch_up": current.catch_up,
+        "overlap": current.overlap,
+        "jitter": current.jitter / MICROS_PER_SECOND,
+    }
+    if given.get("cron") is None and given.get("every") is None:
+        if timing.every is not None:
+            settings["every"] = timing.every / MICROS_PER_SECOND
+        else:
+            settings["cron"] = timing.cron
+    if given.get("every") is None and timing.every is None:
+        settings["tz"] = timing.tz
+    return {**settings, **given}
+
+
+def checked_request(name: str, task: Any, args: tuple[Any, ...] = ()) -> Request[Any]:
+    """Return the request of each slot. Raises ConfigError if the task or its options aren't possible."""
+    return _request(f"schedule {check_name(name, 'the name of a schedule')}", task, args)
 
 
 def _timing(

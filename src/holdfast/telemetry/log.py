@@ -292,6 +292,11 @@ def run_quarantined(run: str, columns: str, reason: str) -> None:
     )
 
 
+def schedule_refused(name: str, app: str, reason: str) -> None:
+    fields: dict[str, Any] = {"schedule": name}
+    _log(logging.WARNING, "schedule declaration has no effect", fields, **fields, app=app, reason=reason)
+
+
 def schedule_unreadable(name: str, trouble: str) -> None:
     fields: dict[str, Any] = {"schedule": name}
     _log(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
@@ -11,13 +12,17 @@ from holdfast.engine.services import ClientServices
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun, Store
-from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
+from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
 from holdfast.task.schedule_registry import ScheduleRegistry
+from holdfast.task.task import Request
 from holdfast.telemetry import log
 
-POLL_INTERVAL_S = 2.0
-"""How soon changes by other processes are noticed: a schedule that was resumed, or has a new timing."""
+POLL_INTERVAL_S = 0.8
+"""How soon changes by other processes are noticed: a schedule that was created or resumed, or has a new timing."""
 MIN_INTERVAL_S = 0.02
+DECLARE_INTERVAL_S = 30.0
+"""How often the declarations are reconciled with those of other live workers. In a rolling deploy, declarations of the
+older release end with its last worker."""
 
 
 class Scheduler(Loop):
@@ -34,18 +39,38 @@ class Scheduler(Loop):
         self._client = client
         self._on_ready = on_ready
         self._unreadable: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._declared_at: float | None = None
 
     def declare(self) -> None:
-        """Store the schedules of this code, and mark those that it no longer declares."""
-        changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
-        named = {"added": changes.added, "changed": changes.changed, "no longer declared": changes.orphaned}
+        """Reconcile the stored schedules with those of this code and of other live workers."""
+        app = self._schedule_registry.app
+        changes = self._store.schedules.declare(app, declared_schedules(self._schedule_registry, self._client.new_run))
+        named = {
+            "added": changes.added,
+            "changed": changes.changed,
+            "no longer declared": changes.orphaned,
+            "removed": changes.removed,
+        }
         for what, names in named.items():
             if names:
-                log.schedules_declared(self._schedule_registry.app, what, names)
-        for name, app in changes.taken.items():
-            log.schedule_taken_over(name, app, self._schedule_registry.app)
+                log.schedules_declared(app, what, names)
+        for name, other in changes.taken.items():
+            log.schedule_taken_over(name, other, app)
+        for name, reason in changes.refused.items():
+            if self._refused.get(name) != reason:
+                log.schedule_refused(name, app, reason)
+        self._refused = changes.refused
+        self._declared_at = time.monotonic()
+
+    def digests(self) -> dict[str, str]:
+        """Return what this code declares, by name, to report it with the session."""
+        declared = declared_schedules(self._schedule_registry, self._client.new_run)
+        return {each.name: each.digest for each in declared}
 
     def tick(self) -> float:
+        if self._declared_at is None or time.monotonic() - self._declared_at > DECLARE_INTERVAL_S:
+            self.declare()
         left = self._store.schedules.until_next()
         if left is not None and left <= 0:
             fired = self._store.schedules.fire()
@@ -64,23 +89,27 @@ class Scheduler(Loop):
             )
         return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
 
-    def _template(self, request: Any) -> NewRun:
-        """Return the row from which the run of each slot is created.
 
-        It belongs to no trace, even if the worker is started inside one. Its arguments are not packed, because they are
-        compared with those that other code declares.
-        """
-        template: NewRun = Context().run(self._client.new_run, request)
-        template.args = request.args
-        return template
+def declared_schedules(registry: ScheduleRegistry, new_run: Callable[[Request[Any]], NewRun]) -> list[DeclaredSchedule]:
+    """Return the schedules and triggers of an app's code as they are stored."""
+    schedules = [
+        DeclaredSchedule(
+            it.name,
+            it.timing,
+            ScheduleRules(it.catch_up, it.overlap, it.jitter),
+            schedule_template(it.request, new_run),
+        )
+        for it in registry.schedules.values()
+    ]
+    return schedules + [DeclaredSchedule(it.name, Timing(every=it.every)) for it in registry.triggers.values()]
 
-    def _declared(self) -> list[DeclaredSchedule]:
-        schedules = [
-            DeclaredSchedule(
-                it.name, it.timing, ScheduleRules(it.catch_up, it.overlap, it.jitter), self._template(it.request)
-            )
-            for it in self._schedule_registry.schedules.values()
-        ]
-        return schedules + [
-            DeclaredSchedule(it.name, Timing(every=it.every)) for it in self._schedule_registry.triggers.values()
-        ]
+
+def schedule_template(request: Request[Any], new_run: Callable[[Request[Any]], NewRun]) -> NewRun:
+    """Return the row from which the run of each slot is created.
+
+    It belongs to no trace, even if the worker is started inside one. Its arguments are not packed, because they are
+    compared with those that other code declares.
+    """
+    template = Context().run(new_run, request)
+    template.args = request.args
+    return template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,13 +12,16 @@ from holdfast.control.events import EventList
 from holdfast.control.gates import GateDetails, GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
 from holdfast.control.queues import QueueInfo
-from holdfast.control.schedules import ScheduleDetails, ScheduleInfo
 from holdfast.control.stats import Counts, GroupBy, Interval, Stats
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.errors import GraphError
+from holdfast.model.schedule import ScheduleDetails, ScheduleInfo
+from holdfast.policy.schedule_timing import CatchUp
+from holdfast.task.schedule_registry import Overlap, ScheduleSettings
+from holdfast.task.task import Request
 from holdfast.web.api.operation import ApiRequest, Operation
-from holdfast.web.api.runs import CHANGED, effective_tenant, page_size
+from holdfast.web.api.runs import CHANGED, effective_tenant, page_size, requested_task
 from holdfast.web.responses import RequestError
 
 
@@ -67,6 +71,41 @@ class EmitResult(msgspec.Struct):
     changed: bool
     awaited_elsewhere: list[str | None]
     """Null stands for runs without a tenant. Always empty for a token of one tenant."""
+
+
+class ScheduleTimes(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """When a schedule creates runs, and with which arguments. Durations are seconds; times have an offset."""
+
+    task: str | None = None
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    queue: str | None = None
+    priority: int | None = None
+    tenant: str | None = None
+    remote: bool = False
+    """Accept a task that this server doesn't have."""
+    cron: str | msgspec.UnsetType = msgspec.UNSET
+    every: float | msgspec.UnsetType = msgspec.UNSET
+    tz: str | msgspec.UnsetType = msgspec.UNSET
+    catch_up: CatchUp | msgspec.UnsetType = msgspec.UNSET
+    overlap: Overlap | msgspec.UnsetType = msgspec.UNSET
+    jitter: float | msgspec.UnsetType = msgspec.UNSET
+    start: datetime | msgspec.UnsetType | None = msgspec.UNSET
+    end: datetime | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class NewSchedule(ScheduleTimes, kw_only=True):
+    """A schedule to create: its name, its task, and `cron` or `every`."""
+
+    name: str
+    paused: bool = False
+
+
+class SlotRange(msgspec.Struct, forbid_unknown_fields=True):
+    """The first and the last slot of a backfill, with an offset."""
+
+    start: datetime
+    end: datetime
 
 
 class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -151,7 +190,7 @@ def _schedules(call: ApiRequest) -> dict[str, Any]:
 
 def _schedule_name(call: ApiRequest) -> str:
     name = call.path["schedule"]
-    if name not in call.control.schedules.names():
+    if not call.control.schedules.exists(name):
         raise RequestError(404, f"schedule {name[:100]!r} does not exist", "schedule_not_found")
     return name
 
@@ -161,15 +200,53 @@ def _show_schedule(call: ApiRequest) -> ScheduleDetails:
 
 
 def _pause_schedule(call: ApiRequest) -> dict[str, bool]:
-    return {"changed": bool(call.control.schedules.pause([_schedule_name(call)]))}
+    return {"changed": bool(call.control.schedules.pause([_schedule_name(call)], call.principal.by))}
 
 
 def _resume_schedule(call: ApiRequest) -> dict[str, bool]:
-    return {"changed": bool(call.control.schedules.resume([_schedule_name(call)]))}
+    return {"changed": bool(call.control.schedules.resume([_schedule_name(call)], call.principal.by))}
 
 
 def _run_schedule(call: ApiRequest) -> dict[str, UUID | None]:
-    return {"id": call.control.schedules.run(_schedule_name(call))}
+    return {"id": call.control.schedules.run(_schedule_name(call), call.principal.by)}
+
+
+def _create_schedule(call: ApiRequest) -> ScheduleInfo:
+    body: NewSchedule = call.body
+    request = _schedule_request(call, body)
+    if request is None:
+        raise RequestError(422, "`task` is missing: name the task that each slot runs", "invalid")
+    schedules = call.context.app.schedules
+    return schedules.create(body.name, request, paused=body.paused, by=call.principal.by, **_settings(body))
+
+
+def _update_schedule(call: ApiRequest) -> ScheduleInfo:
+    name, request = _schedule_name(call), _schedule_request(call, call.body)
+    return call.context.app.schedules.update(name, request, by=call.principal.by, **_settings(call.body))
+
+
+def _schedule_request(call: ApiRequest, body: ScheduleTimes) -> Request[Any] | None:
+    if body.task is None:
+        return None
+    task = requested_task(call, body.task, body.remote, body.queue, body.priority)
+    options = {"queue": body.queue, "priority": body.priority, "tenant": body.tenant}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    return (task.options(**given) if given else task).request(*body.args, **body.kwargs)
+
+
+def _settings(body: ScheduleTimes) -> ScheduleSettings:
+    given = {name: getattr(body, name) for name in ScheduleSettings.__annotations__}
+    return {name: value for name, value in given.items() if value is not msgspec.UNSET}  # type: ignore[return-value]
+
+
+def _backfill_schedule(call: ApiRequest) -> dict[str, Any]:
+    name, body = _schedule_name(call), call.body
+    return {"ids": call.control.schedules.backfill(name, body.start, body.end, call.principal.by)}
+
+
+def _delete_schedule(call: ApiRequest) -> dict[str, bool]:
+    call.control.schedules.delete(_schedule_name(call))
+    return {"changed": True}
 
 
 # Limits, workers, tasks, counts and statistics
@@ -253,6 +330,11 @@ OPERATIONS = (
         do=_schedules, answer={"schedules": list[ScheduleInfo]}, all_tenants=True,
     ),
     Operation(
+        method="POST", path="/schedules", name="create_schedule",
+        summary="Create a schedule that lives in the database; an equal one may exist.",
+        do=_create_schedule, body=NewSchedule, answer=ScheduleInfo, status=201, all_tenants=True,
+    ),
+    Operation(
         method="GET", path="/schedules/{schedule:path}", name="show_schedule",
         summary="Show a schedule with its recent runs and next slots.",
         do=_show_schedule, answer=ScheduleDetails, all_tenants=True,
@@ -269,6 +351,21 @@ OPERATIONS = (
         method="POST", path="/schedules/{schedule:path}/run", name="run_schedule",
         summary="Create a run of a schedule now; a trigger is polled soon, and `id` is null.",
         do=_run_schedule, answer={"id": UUID | None}, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/schedules/{schedule:path}/update", name="update_schedule",
+        summary="Change a schedule that was created at run time; members that are left out stay.",
+        do=_update_schedule, body=ScheduleTimes, answer=ScheduleInfo, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/schedules/{schedule:path}/backfill", name="backfill_schedule",
+        summary="Create a run for each slot of a range that has none.",
+        do=_backfill_schedule, body=SlotRange, answer={"ids": list[UUID]}, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/schedules/{schedule:path}/delete", name="delete_schedule",
+        summary="Delete a schedule that was created at run time, or an orphaned one.",
+        do=_delete_schedule, answer=CHANGED, all_tenants=True,
     ),
     Operation(
         method="GET", path="/limits", name="list_limits", summary="List limits with their usage.",

@@ -210,42 +210,44 @@ def _enqueue(call: ApiRequest) -> RunCreated:
     )  # fmt: skip
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
     options["tenant"] = effective_tenant(call, body.tenant)
-    task = _task(call, body)
-    if not call.principal.can_administer:
-        _check_enqueue(call, body, task.declaration)
+    task = requested_task(call, body.task, body.remote, body.queue, body.priority)
     task = task.options(**{name: value for name, value in options.items() if value is not None})
     run = call.context.app.enqueue_many([task.request(*body.args, **body.kwargs)])[0]
     return RunCreated(run.id, run.task, run.created)
 
 
-def _task(call: ApiRequest, body: EnqueueRequest) -> Task[..., Any]:
+def requested_task(
+    call: ApiRequest, name: str, remote: bool, queue: str | None, priority: int | None
+) -> Task[..., Any]:
+    """Return the task to create runs of, if the token may do that with this queue and priority."""
     app = call.context.app
-    if body.remote:
-        return app.remote(body.task)
     try:
-        return app.registry.get(body.task)
+        task = app.remote(name) if remote else app.registry.get(name)
     except UnknownTask as error:
         raise UnknownTask(f"{error}; pass remote=true to enqueue a task that this server does not have") from None
+    if not call.principal.can_administer:
+        _check_enqueue(call, task.declaration, remote, queue or task.declaration.queue, priority)
+    return task
 
 
-def _check_enqueue(call: ApiRequest, body: EnqueueRequest, task: Declaration) -> None:
+def _check_enqueue(call: ApiRequest, task: Declaration, remote: bool, queue: str, priority: int | None) -> None:
     """Raise a 403 unless the task, the queue and the priority are within the scope of the token.
 
     A name that the scope of the token lists may be new. Otherwise the app must declare it: each new pair of queue and
     task is one more for workers to claim from. A priority above that of the task needs permission, too, because it
     delays the runs of others.
     """
-    scope, queue = call.principal.scope, body.queue or task.queue
+    scope = call.principal.scope
     if not scope.covers_lane(queue, task.name):
         raise RequestError(403, f"this token is limited to {call.principal.limits}", "scope")
-    if body.remote and scope.tasks is None:
+    if remote and scope.tasks is None:
         detail = "this token may not enqueue tasks that this server does not have: create one with `--task NAME`"
         raise RequestError(403, detail, "remote_task")
     if queue != task.queue and scope.queues is None and not call.context.app.registry.has_queue(queue):
         detail = f"this token may not create queue {queue[:100]!r}: declare it in the app, or create one with `--queue`"
         raise RequestError(403, detail, "new_queue")
     highest = task.priority if scope.max_priority is None else max(task.priority, scope.max_priority)
-    if body.priority is not None and body.priority > highest:
+    if priority is not None and priority > highest:
         detail = f"the highest priority for this token and task is {highest}; create one with `--max-priority`"
         raise RequestError(403, detail, "priority")
 

@@ -51,6 +51,8 @@ NOTICES = {
     "resumed": "Resumed.",
     "created": "Run created.",
     "polled-soon": "The trigger will be polled soon.",
+    "schedule-created": "The schedule was created.",
+    "schedule-deleted": "The schedule was deleted.",
 }
 """Notices after an action. The address carries only the key, so that a link can't put words on a page."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
+from holdfast.errors import ConfigError
+from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json
 from holdfast.web.pages.render import link
 
 
@@ -13,13 +14,40 @@ def _schedules(request: PageRequest) -> dict[str, Any]:
 
 
 def _change_schedule(request: PageRequest) -> str:
-    name, verb = request.form.get("schedule", ""), request.form.get("verb")
+    name, verb, by = request.form.get("schedule", ""), request.form.get("verb"), request.principal.by
+    schedules = request.control.schedules
     if verb == "run":
-        id = request.control.schedules.run(name)
+        id = schedules.run(name, by)
         return link("/schedules", did="polled-soon") if id is None else link(f"/runs/{id}", did="created")
-    change = request.control.schedules.pause if verb == "pause" else request.control.schedules.resume
-    change([name])
+    if verb == "delete":
+        schedules.delete(name)
+        return link("/schedules", did="schedule-deleted")
+    change = schedules.pause if verb == "pause" else schedules.resume
+    change([name], by)
     return link("/schedules", did="paused" if verb == "pause" else "resumed")
+
+
+def _create_schedule(request: PageRequest) -> str:
+    form = request.form
+    app = request.context.app
+    timing: dict[str, Any] = {"overlap": form.get("overlap") or "allow"}
+    if form.get("cron", "").strip():
+        timing |= {"cron": form["cron"], "tz": form.get("tz", "").strip() or "UTC"}
+    else:
+        timing["every"] = _seconds(form.get("every", ""))
+    args = parse_json(form.get("args", ""), "the arguments") or []
+    if not isinstance(args, list):
+        raise ConfigError("the arguments must be a JSON array, such as [7]")
+    task = app.registry.get(form.get("task", "").strip())
+    app.schedules.create(form.get("name", "").strip(), task.request(*args), by=request.principal.by, **timing)
+    return link("/schedules", did="schedule-created")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError("enter a cron expression, or an interval in seconds") from None
 
 
 def _limits(request: PageRequest) -> dict[str, Any]:
@@ -35,4 +63,7 @@ PAGES = (
     PageSpec(path="/limits", template="limits.html", section="limits", do=_limits, all_tenants=True),
     PageSpec(path="/workers", template="workers.html", section="workers", do=_workers, all_tenants=True),
 )
-ACTIONS = (FormAction(path="/schedules", do=_change_schedule, all_tenants=True),)
+ACTIONS = (
+    FormAction(path="/schedules", do=_change_schedule, all_tenants=True),
+    FormAction(path="/schedules/create", do=_create_schedule, all_tenants=True),
+)
