@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 
+import apsw
+import msgspec
 import psycopg
 import pytest
 
 from holdfast.database import Statements
 from holdfast.database.statements import Statement
 from holdfast.store.claims import LaneCursor, ScanRange
+from holdfast.store.commands import NewStepCheckpoint
 from holdfast.store.module import json_rows
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
@@ -272,6 +275,29 @@ def walks_on_sqlite(scan, plan):
     if any(index in scan for index in SMALL_INDEXES):
         return False
     return not re.search(rf"(MATERIALIZE|CO-ROUTINE) {re.escape(name)}$", plan, re.MULTILINE)
+
+
+def test_sqlite_prepares_hot_statements_once_whatever_their_values(sqlite_url):
+    with closing(StoreHarness(sqlite_url)) as harness:
+        harness.session("w")
+        harness.add_many(6)
+        harness.sql("analyze")  # SQLite could plan with statistics about the values of parameters
+        prepared = []
+        with ExitStack() as stack:
+            for purpose in ("pick", "claim", "commit"):
+                connection = stack.enter_context(harness.store.database.connection(purpose).exclusive())
+                connection._apsw.authorizer = lambda *event: prepared.append(event) or apsw.SQLITE_OK
+        run_one_with_a_step(harness)
+        prepared.clear()
+        run_one_with_a_step(harness)
+        assert prepared == []
+
+
+def run_one_with_a_step(harness):
+    claim = harness.claim("w")[0]
+    row = msgspec.json.encode(NewStepCheckpoint(claim.id, claim.seq, claim.fence, 1, "step#1", "1", 0)).decode()
+    assert harness.store.journal.record_steps("w", f"[{row}]", 1)
+    assert harness.store.attempts.end("w", [end_of(claim)])
 
 
 def test_resumed_claims_do_not_scan_dead_index_entries_kept_by_an_old_snapshot(postgres_url):

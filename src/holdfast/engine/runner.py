@@ -127,6 +127,7 @@ class Runner:
         self._busy_thread_slots = 0
         self._busy_process_slots = 0
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
+        self._finished_on_loop: list[Attempt] = []  # in this iteration of the event loop; they hold their slots
         self._lock = threading.Lock()
         self._threads = ThreadPool(hooks.around_calls, hooks.at_thread_end)
         self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end, max_payload_bytes)
@@ -198,7 +199,7 @@ class Runner:
         leftover = {
             each.claim.id
             for each in active
-            if (each.reported and not each.stopped) or each.abandoned or claimed.get(each.claim.id) is not each
+            if not each.stopped and (each.reported or each.abandoned or claimed.get(each.claim.id) is not each)
         }
         return sorted(leftover)[:MAX_LEFTOVER_RUNS]
 
@@ -245,8 +246,7 @@ class Runner:
         attempt.timer = call_later(max(seconds, 0.0), partial(self.stop, [attempt], reason))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
-        with attempt.lock:
-            attempt.started = True
+        attempt.started = True
         attempt.enter_context()
         call = self._arguments(attempt)
         executor: AsyncExecutor | None = None
@@ -357,7 +357,10 @@ class Runner:
             self._submit_release(attempt)
         # Breaks reference cycles, which only the garbage collector could free.
         attempt.plans = attempt.on_child_end = None
-        self._free_slot(attempt, holds_slot, has_stopped=True)
+        if holds_slot and attempt.run_in == "loop":
+            self._free_slot_after_iteration(attempt)
+        else:
+            self._free_slots([attempt] if holds_slot else [], [attempt])
 
     def _report_while_threads_run(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Report the end of a durable function while threads of timed-out steps are still running.
@@ -385,16 +388,28 @@ class Runner:
             attempt.telemetry.end(None)
         self._queue.submit(PendingEnd(attempt, None))
 
-    def _free_slot(self, attempt: Attempt, holds_slot: bool, *, has_stopped: bool) -> None:
+    def _free_slot_after_iteration(self, attempt: Attempt) -> None:
+        """Free the slots of all attempts that finish in this iteration of the event loop together, when it ends."""
+        if not self._finished_on_loop:
+            self.loop.call_soon(self._free_finished)
+        self._finished_on_loop.append(attempt)
+
+    def _free_finished(self) -> None:
+        finished, self._finished_on_loop = self._finished_on_loop, []
+        self._free_slots(finished, finished)
+
+    def _free_slots(self, attempts: list[Attempt], stopped: list[Attempt]) -> None:
+        """Free the slots of attempts. `stopped`: those whose code doesn't run any more."""
         with self._lock:
-            if has_stopped:
-                self._active.discard(attempt)
-            if holds_slot:
-                self.busy_slots -= 1
-                self._busy_thread_slots -= attempt.run_in == "thread"
-                self._busy_process_slots -= attempt.run_in == "process"
-        if holds_slot and self.free_slots() > 0:
-            self.on_free_slot()
+            self._active.difference_update(stopped)
+            self.busy_slots -= len(attempts)
+            for attempt in attempts:
+                if attempt.run_in == "thread":
+                    self._busy_thread_slots -= 1
+                elif attempt.run_in == "process":
+                    self._busy_process_slots -= 1
+        if attempts:
+            self.notify_if_free()
 
     # Stopping
 
@@ -455,7 +470,7 @@ class Runner:
             attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads, **attempt.log_fields()
         )
         self._submit_release(attempt)
-        self._free_slot(attempt, holds_slot=True, has_stopped=False)
+        self._free_slots([attempt], [])
 
     # A blocked event loop
 

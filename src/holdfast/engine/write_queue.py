@@ -241,6 +241,21 @@ def take_batch(ready: deque[QueuedWrite]) -> list[QueuedWrite]:
     return batch
 
 
+def by_kind(batch: Iterable[QueuedWrite]) -> tuple[list[CheckpointBatch], list[PendingWrite], list[PendingEnd]]:
+    """Split a batch into checkpoint batches, other commands, and ends."""
+    checkpoints: list[CheckpointBatch] = []
+    commands: list[PendingWrite] = []
+    ends: list[PendingEnd] = []
+    for write in batch:
+        if isinstance(write, PendingEnd):
+            ends.append(write)
+        elif isinstance(write, CheckpointBatch):
+            checkpoints.append(write)
+        else:
+            commands.append(write)
+    return checkpoints, commands, ends
+
+
 def sessions_of(batch: Iterable[QueuedWrite]) -> set[str]:
     return {write.session if isinstance(write, CheckpointBatch) else write.attempt.session for write in batch}
 

@@ -42,6 +42,7 @@ CODEC_MISSING = "the payload was written with a codec or key that this app doesn
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
 _TIME_WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d:\d\d")
+_SECRET = f'"{SECRET_KEY}"'
 _ESCAPED_PRINTABLE = re.compile(r"\\u00[2-7]")
 _BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -206,7 +207,7 @@ def display_value(text: str) -> Any:
 
 def may_have_secrets(text: str) -> bool:
     """Return whether a JSON text may have a secret. Other programs may write any character as an escape."""
-    return f'"{SECRET_KEY}"' in text or ("\\u00" in text and _ESCAPED_PRINTABLE.search(text) is not None)
+    return _SECRET in text or ("\\u00" in text and _ESCAPED_PRINTABLE.search(text) is not None)
 
 
 def json_for_display(text: str) -> msgspec.Raw:
@@ -276,7 +277,7 @@ def digest(text: str) -> str:
 
 def has_secrets(canonical: str) -> bool:
     """Return whether a text that this module encoded has a secret."""
-    return f'"{SECRET_KEY}"' in canonical
+    return _SECRET in canonical
 
 
 def masked_text(canonical: str) -> str:

@@ -146,11 +146,10 @@ class FunctionInfo:
     possibly parameters, that are named like step options.
     """
 
-    __slots__ = ("_decoder", "is_async", "name", "option_like_names")
+    __slots__ = ("_decode", "is_async", "name", "option_like_names")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        kind = _kind_of(fn)
-        self._decoder = None if kind is Any else decoder(kind)
+        self._decode = decoder(_kind_of(fn)).decode
         self.is_async = is_async(fn)
         code = getattr(fn, "__code__", None)
         self.option_like_names = STEP_OPTIONS.intersection(() if code is None else code.co_varnames)
@@ -161,12 +160,11 @@ class FunctionInfo:
 
     def decode(self, text: str) -> Any:
         """Decode a stored result as the annotated type, or as plain JSON if it doesn't match."""
-        if self._decoder is not None:
-            try:
-                return restore_secrets(self._decoder.decode(text), text)
-            except (msgspec.MsgspecError, RecursionError):
-                return decode_value(text)
-        return decode_value(text)
+        try:
+            value = self._decode(text)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return decode_value(text)
+        return restore_secrets(value, text)
 
 
 _known: dict[int, tuple[weakref.ref[Callable[..., Any]], FunctionInfo]] = {}

@@ -173,11 +173,12 @@ def step_with(
     name = settings.name or (None if info is None else info.name)
     if info is None or name is None:
         name, fn, info = _called("step", fn, settings.name)
-    digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
+    base = f"{name}-{NO_ARGUMENTS}"
+    if args or kwargs:
+        base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Step(
-        name, digest_base(f"{name}-", digest), fn, info, args, kwargs,
-        settings.retry, settings.timeout, settings.undo, settings.raises,
-    )  # fmt: skip
+        name, base, fn, info, args, kwargs, settings.retry, settings.timeout, settings.undo, settings.raises
+    )
     if active_fakes and operation.undo is not None:
         own = getattr(operation.undo, "__name__", None)
         names = (f"undo {name}",) if own is None else (own, f"undo {name}")

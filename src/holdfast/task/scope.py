@@ -15,13 +15,10 @@ from holdfast.errors import BlockingCall, TaskError
 from holdfast.model.interactive import await_hint
 
 
-class StopSignal:
+class StopSignal(msgspec.Struct, gc=False):
     """The stop flag of one attempt. A separate object, so that a reference to it doesn't keep the attempt alive."""
 
-    __slots__ = ("requested",)
-
-    def __init__(self) -> None:
-        self.requested = False
+    requested: bool = False
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):

@@ -27,7 +27,7 @@ COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITIC
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-class CurrentAttempt(msgspec.Struct, frozen=True):
+class CurrentAttempt(msgspec.Struct, frozen=True, gc=False):
     """The attempt that the running code belongs to."""
 
     run: str

@@ -35,6 +35,7 @@ from holdfast.engine.write_queue import (
     QueuedWrite,
     WriteQueue,
     WriteResult,
+    by_kind,
     sessions_of,
     single_writes,
 )
@@ -60,6 +61,7 @@ Ends: TypeAlias = list[tuple[Attempt, AttemptEnd]]
 
 _is_on_loop = attrgetter("on_loop")
 _count_of = attrgetter("count")
+_is_in_tree = attrgetter("in_tree")
 
 
 class CommitClaims(Protocol):
@@ -75,21 +77,14 @@ def is_data_error(error: Exception) -> bool:
     return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
 
 
-def _affects_others(write: QueuedWrite) -> bool:
-    """Return whether another run may be ready after this write, or a wait may be resolved."""
-    if isinstance(write, PendingEnd):
-        return write.end is None or write.end.in_tree or _frees_others(write.end)
-    return isinstance(write, PendingWrite) and not write.is_checkpoint
-
-
 def _is_plain_outcome(command: Any) -> bool:
     """Return whether the command records a known value, without a compensation."""
     return type(command) is NewCheckpoint and command.kind != "now" and not command.undo
 
 
-def _frees_others(end: AttemptEnd) -> bool:
-    """Return whether the end of a run alone may make runs ready: its own, or others that its permits let in."""
-    return not end.in_tree and (end.limits is not None or end.state not in FINAL_STATES)
+def _frees_others(ends: Iterable[AttemptEnd]) -> bool:
+    """Return whether ends of runs alone may make runs ready: their own, or others that their permits let in."""
+    return any(not end.in_tree and (end.limits is not None or end.state not in FINAL_STATES) for end in ends)
 
 
 class Committer(Loop):
@@ -119,6 +114,7 @@ class Committer(Loop):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
         self._ended_runs: list[str] = []  # runs that ended in this batch
+        self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
         self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
         self.ended_attempts = 0
         self.released_attempts = 0
@@ -146,19 +142,19 @@ class Committer(Loop):
             raise
         finally:
             queue.finish()
-            self._signal_commit(batch)
+            self._signal_commit()
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
 
-    def _signal_commit(self, batch: list[QueuedWrite]) -> None:
+    def _signal_commit(self) -> None:
         """Report which runs have ended, whether waits may be resolved, and whether runs may be ready and unclaimed.
 
         Most commits only record steps.
         """
         ended, self._ended_runs = self._ended_runs, []
         left_ready, self._left_ready = self._left_ready, False
-        affects_others = any(_affects_others(write) for write in batch)
-        if ended or affects_others:
-            self._on_commit(ended, affects_others, left_ready)
+        affected_others, self._affected_others = self._affected_others, False
+        if ended or affected_others:
+            self._on_commit(ended, affected_others, left_ready)
 
     def _is_durable(self, write: PendingWrite | PendingEnd) -> bool:
         if isinstance(write, PendingWrite):
@@ -169,14 +165,16 @@ class Committer(Loop):
         session = self._state.session
         current = session.id if session else None
         if sessions_of(batch) != {current}:
-            ends = [write for write in batch if isinstance(write, PendingEnd)]
+            _, _, ends = by_kind(batch)
             self._state.remove([write.attempt for write in ends if write.attempt.session != current])
             batch = [write for write in batch if sessions_of([write]) == {current}]
         if current is None:
             return
-        checkpoints = [write for write in batch if isinstance(write, CheckpointBatch)]
-        self._write_commands(current, checkpoints, [write for write in batch if isinstance(write, PendingWrite)])
-        self._write_attempt_ends(current, [write for write in batch if isinstance(write, PendingEnd)])
+        checkpoints, commands, ends = by_kind(batch)
+        if checkpoints or commands:
+            self._write_commands(current, checkpoints, commands)
+        if ends:
+            self._write_attempt_ends(current, ends)
 
     # Commands
 
@@ -189,6 +187,7 @@ class Committer(Loop):
         journal = self._store.journal
         checkpoints = [write for write in writes if write.is_checkpoint]
         alone = [write for write in writes if needs_own_transaction(write.command)]
+        self._affected_others |= len(checkpoints) < len(writes)
         if others := [
             write for write in writes if not write.is_checkpoint and not needs_own_transaction(write.command)
         ]:
@@ -285,7 +284,8 @@ class Committer(Loop):
         ends = [each for each in all_ends if each[1].kind != "crashed"]
         if ends:
             self._write_ends(session, ends)
-        self._left_ready |= len(ends) < len(writes)
+        if len(ends) < len(writes):
+            self._left_ready = self._affected_others = True
         if len(ends) < len(all_ends):
             self._write_crashes(session, [each for each in all_ends if each[1].kind == "crashed"])
         released = [write.attempt for write in writes if write.end is None]
@@ -294,18 +294,20 @@ class Committer(Loop):
             self._state.remove(released)
 
     def _write_ends(self, session: str, ends: Ends) -> None:
-        restarted = [end.id for _, end in ends if end.kind in ("restarted", "moved")]
+        reports = [end for _, end in ends]
+        restarted = [end.id for end in reports if end.kind in ("restarted", "moved")]
         try:
-            in_tree = any(end.in_tree for _, end in ends)
-            self._left_ready |= any(_frees_others(end) for _, end in ends)
+            in_tree, frees_others = any(map(_is_in_tree, reports)), _frees_others(reports)
+            self._left_ready |= frees_others
+            self._affected_others |= in_tree or frees_others
             with self._claiming(session, len(ends), restarted) if in_tree else nullcontext() as claim:
-                recorded = self._store.attempts.end(session, [end for _, end in ends], claim)
+                recorded = self._store.attempts.end(session, reports, claim)
         except Exception as error:
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
         all_accepted, no_debug_log = len(recorded) == len(ends), not log.logger.isEnabledFor(DEBUG)
+        self._durable_ids.update([id(attempt) for attempt, _ in ends])
         for attempt, end in ends:
-            self._durable_ids.add(id(attempt))
             if not all_accepted and end.claim not in recorded:
                 self._rejected(attempt)
                 continue
@@ -315,7 +317,7 @@ class Committer(Loop):
                 self.ended_attempts += 1
             else:
                 self._accepted(attempt, end)
-        self._ended_runs += [end.id for _, end in ends if end.state in FINAL_STATES]
+        self._ended_runs += [end.id for end in reports if end.state in FINAL_STATES]
         self._ended_runs += recorded.other_ends
         for graph in recorded.failed_graphs:
             self._on_failed(graph)
