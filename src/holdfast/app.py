@@ -466,6 +466,10 @@ class Holdfast:
         tenant: str | None = None,
         tag: str | None = None,
         key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
@@ -478,12 +482,17 @@ class Holdfast:
             tenant: Only runs of this tenant.
             tag: Only runs with this tag.
             key: Only runs that were created with this idempotency key.
+            metadata: Only runs with these names and values, set with `options(metadata=…)` or `ctx.annotate`.
+            error: Only runs whose error has this text in its code, type or message.
+            created_after: Only runs that were created at this time or later.
+            created_before: Only runs that were created before this time.
             limit: The page size.
             after: The `after` of the previous page.
         """
         reject_in_event_loop("runs")
         return self._client.runs(
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, limit=limit, after=after
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
+            created_from=created_after, created_to=created_before, limit=limit, after=after,
         )  # fmt: skip
 
     async def aruns(
@@ -495,13 +504,18 @@ class Holdfast:
         tenant: str | None = None,
         tag: str | None = None,
         key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
         """List runs, newest first. The awaitable form of `runs`."""
         return await run_in_thread(
             self._client.runs,
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, limit=limit, after=after,
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
+            created_from=created_after, created_to=created_before, limit=limit, after=after,
         )  # fmt: skip
 
     def transaction(self) -> AbstractContextManager[Any]:

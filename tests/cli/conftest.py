@@ -135,7 +135,11 @@ class Busy:
         app.store.prepare()
         app.store.sessions.open(self.session, "host:1", 60_000_000, '{"queues": ["default"], "concurrency": 5}')
         self.done = self._end(
-            task.options(tenant="acme", tags=["nightly"], key="order-1").enqueue(1, 2).id, "done", result="3"
+            task.options(tenant="acme", tags=["nightly"], key="order-1", metadata={"order": 1, "shop": "oslo"})
+            .enqueue(1, 2)
+            .id,
+            "done",
+            result="3",
         )
         failing = app.remote("shop.boom").enqueue("x").id
         error = json.dumps(

@@ -48,6 +48,9 @@ def test_runs_lists_the_newest_first_with_whole_ids(shell, busy):
         (["--tag", "never"], []),
         (["--key", "order-1"], ["done"]),
         (["--key", "order"], []),
+        (["--metadata", "order=1"], ["done"]),
+        (["--metadata", "order=1", "--metadata", "shop=oslo"], ["done"]),
+        (["--metadata", "order=2"], []),
         (["--limit", "2"], ["scheduled", "ready"]),
     ],
 )

@@ -69,6 +69,8 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
                 assert counts[name] == 2, f"{program}: {name} ran {counts[name]} times"
             elif name.startswith("crash"):
                 assert counts[name] >= 2
+        annotated = [line.split()[1] for line in seen[-1] if line.startswith("has annotate")]
+        assert run.info().metadata.get("last") == (annotated[-1] if annotated else None), f"{program}: {seen[-1]}"
         if any(name.startswith(("wait", "crash")) for name in names(program)):
             assert len(seen) > 1, f"{program}: it wasn't interrupted"
 
@@ -81,11 +83,11 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 
 
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger):
-    run_programs(app, ledger, 40, (*STEPS, "wait", "message", "sleep", "child", "broken"), concurrency=2)
+    run_programs(app, ledger, 40, (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate"), concurrency=2)
 
 
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger):
-    run_programs(app, ledger, 25, (*STEPS, "wait", "crash"), concurrency=2)
+    run_programs(app, ledger, 25, (*STEPS, "wait", "annotate", "crash"), concurrency=2)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ ACCESS = {
 }  # fmt: skip
 ENQUEUE = {
     "add_keys", "find_keys", "redirect_keys", "add_runs", "add_new_runs", "hold_successors", "find_unique_holders",
-    "find_existing", "read_identity", "read_turns", "add_nodes", "add_edges", "add_lanes", "list_lanes",
+    "find_existing", "read_identity", "read_turns", "add_nodes", "add_edges", "add_metadata", "add_lanes", "list_lanes",
     "mark_lanes_limited", "add_limits", "upsert_watcher", "delete_watcher",
 }  # fmt: skip
 HOLDING = {

@@ -17,7 +17,8 @@ from tests.support.store_harness import StoreHarness
 COUNT = 50_000
 NOW = 1_800_000_000_000_000
 TABLES = (
-    "runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks", "edges", "limits",
+    "runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks", "metadata", "edges",
+    "limits",
 )  # fmt: skip
 
 RUNS = """
@@ -79,6 +80,9 @@ insert into {schema}messages (run, n, topic, payload, sent_at, taken_by)
 select id, 1, 'topic', '1', 1, case when seq % 10 <> 0 then 'key' end from {schema}runs;
 
 insert into {schema}chunks (run, n, attempt, data, at) select id, 1, 1, '1', 1 from {schema}runs;
+
+insert into {schema}metadata (run, name, value)
+select id, 'order', cast(seq % 1000 as text) from {schema}runs where seq % 2 = 0;
 
 insert into {schema}edges (needs, node)
 select n.id, r.id from {schema}runs r
@@ -162,7 +166,7 @@ VALUES: dict[str, Any] = {
 
 LIST = {
     **dict.fromkeys(("states", "task", "queue", "tag", "created_from", "created_to", "finished_from", "finished_to")),
-    **dict.fromkeys(("error", "parent", "family", "key")),
+    **dict.fromkeys(("error", "parent", "family", "key", "metadata")),
     "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
 }  # fmt: skip
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
@@ -231,6 +235,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "find_roots_in_id_range": ({"low": IDS[0], "high": IDS[90]}, "runs_pkey"),
     "delete_messages": ({}, "messages_pkey"),
     "delete_chunks": ({}, "chunks_pkey"),
+    "delete_metadata": ({}, "metadata_pkey"),
     "lock_runs": ({}, "runs_pkey"),
     "lock_unlocked_runs": ({}, "runs_pkey"),
     "end_runs": ({"state": "failed", "overdue": 1}, "runs_pkey"),
@@ -268,6 +273,10 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "mark_undos": ({}, "runs_pkey"),
     "set_progress": (each(progress="1"), "runs_pkey"),
     "add_chunks": (each(number=1, attempt=1, data="1", step="s", step_try=2), "chunks_pkey"),
+    "read_metadata_sizes": ({}, "metadata_pkey"),
+    "set_metadata": (each(name="order", value="1"), None),
+    "add_metadata": (each(name="new", value="1"), None),
+    "copy_metadata": (ONE | {"fork": IDS[0].replace("8000", "9000")}, "metadata_pkey"),
     "delete_checkpoints": ({}, "checkpoints_pkey"),
     "delete_waits": ({}, "waits_pkey"),
     "supersede_checkpoints": (NUMBERS, "checkpoints_pkey"),
@@ -324,6 +333,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "newest_unsuccessful": (LIST | {"state": "failed"}, "holdfast_runs_unwell"),
     "newest_of_lane": (LIST, "holdfast_runs_ended"),
     "newest_of_tenant": (LIST, "holdfast_runs_tenant"),
+    "newest_with_metadata": (LIST | {"term": "order 42"}, "holdfast_metadata_values"),
     "some_ready": ({}, "holdfast_runs_ready"),
     "some_ready_of_lane": (LIST, "holdfast_runs_ready"),
     "some_held": ({}, "holdfast_runs_held"),

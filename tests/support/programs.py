@@ -27,7 +27,7 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
     """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, sleep, child,
-    broken or crash."""
+    broken, annotate or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -108,6 +108,7 @@ class Interpreter:
             "sleep": lambda: ctx.sleep(turns / 1000, name=name),
             "child": lambda: ctx.call(self.child, name),
             "broken": lambda: ctx.call(self.broken, name),
+            "annotate": lambda: ctx.annotate(last=name, turns=turns),
             "crash": lambda: ctx.step(self.crash, str(ctx.run_id), name),
         }
         try:

@@ -65,6 +65,21 @@ def test_argument_named_self_is_accepted(shop, open_visitor):
     assert open_visitor.get(f"/api/v1/runs/{made.json['id']}").json["args"] == {"self": 1}
 
 
+def test_runs_are_found_by_metadata_and_an_existing_one_has_another_status(open_visitor):
+    asked = {"task": "work", "remote": True, "key": "k", "metadata": {"order": 42, "who": "ada"}}
+    made, again = open_visitor.post("/api/v1/runs", asked), open_visitor.post("/api/v1/runs", asked)
+    assert (made.status, again.status) == (201, 200)
+    for query in ("metadata=order%3D42", "metadata=order%3D42&metadata=who%3Dada", "metadata=who%3D%22ada%22"):
+        (found,) = open_visitor.get(f"/api/v1/runs?{query}").json["runs"]
+        assert (found["id"], found["metadata"]) == (made.json["id"], asked["metadata"])
+    assert open_visitor.get("/api/v1/runs?metadata=order%3D43").json["runs"] == []
+    assert open_visitor.get("/api/v1/runs?metadata=order").status == 422
+    bulk = {"verb": "cancel", "filter": {"metadata": ["order=42"]}}
+    assert open_visitor.post("/api/v1/bulk/preview", bulk).json["count"]["value"] == 1
+    assert 'href="/runs?metadata=order%3D42"' in open_visitor.get(f"/runs/{made.json['id']}").text
+    assert made.json["id"] in open_visitor.get("/runs?metadata=order%3D42").text
+
+
 def test_invalid_or_too_large_body_is_rejected(open_visitor):
     kind = {"content-type": "application/json"}
     assert open_visitor.ask("POST", "/api/v1/events", b"{no", kind).status == 400

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.cli.completion import complete_queues, complete_runs
 from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND
+from holdfast.model.metadata import parse_metadata
 from holdfast.model.run import RUN_STATES
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def payload(text: str | None, what: str = "PAYLOAD") -> Any:
 NAMES = {
     "state": "state", "task": "task", "queue": "queue", "tenant": "tenant", "tag": "tag", "error": "error",
     "since": "created_from", "until": "created_to", "finished_since": "finished_from", "finished_until": "finished_to",
-    "key": "key", "id": "id_prefix", "parent": "parent", "family": "family",
+    "key": "key", "metadata": "metadata", "id": "id_prefix", "parent": "parent", "family": "family",
 }  # fmt: skip
 """The options and their names in a filter."""
 
@@ -119,6 +120,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--tag", metavar="NAME", help="Only runs with this tag."),
     click.option("--error", metavar="TEXT", help="Only runs whose error contains this text."),
     click.option("--key", metavar="KEY", help="Only runs created with this idempotency key."),
+    click.option(
+        "--metadata", metavar="NAME=VALUE", multiple=True,
+        help="Only runs with this metadata; repeatable. VALUE is JSON, or else text.",
+    ),
     click.option("--since", type=TIME, metavar="TIME", help="Only runs created since then: 2h (ago) or 2026-11-16."),
     click.option("--until", type=TIME, metavar="TIME", help="Only runs created before then."),
     click.option("--finished-since", type=TIME, metavar="TIME", help="Only runs that finished since then."),
@@ -139,6 +144,8 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def build_filter(control: Control, flags: dict[str, Any]) -> FilterOptions:
     """Build a filter from the options; runs are found by id prefix."""
     filters: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
+    if "metadata" in filters:
+        filters["metadata"] = parse_metadata(filters["metadata"])
     for name in ("parent", "family"):
         if name in filters:
             filters[name] = control.runs.find(filters[name])

@@ -207,6 +207,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "now": lambda time: format_timestamp(time) if isinstance(time, datetime) else str(time),
     "uuid": str,
     "write": _nothing,
+    "annotate": _nothing,
     "undo": _nothing,
     "undone": _nothing,
 }

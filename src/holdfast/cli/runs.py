@@ -215,6 +215,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
             ("tags", ", ".join(info.tags) or None),
+            ("metadata", _json(info.metadata) if info.metadata else None),
             ("corrupt", ", ".join(info.corrupt) or None),
             ("unique", details.unique),
             ("debounce", details.debounce),

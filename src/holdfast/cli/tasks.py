@@ -11,6 +11,7 @@ from holdfast.cli.options import DURATION, argument, arguments
 from holdfast.cli.output import TableColumn, format_duration, note, show_json, show_line, show_table
 from holdfast.cli.root import FAILED, SharedOptions, describe, holdfast, pass_shared
 from holdfast.errors import BadArguments, ConfigError, ResultTimeout, RunCancelled, RunFailed, UnknownTask
+from holdfast.model.metadata import parse_metadata
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -73,6 +74,7 @@ def _row(task: TaskInfo) -> list[str]:
 @click.option("--max-delay", type=DURATION, help="Start a debounced run this long after its first call at the latest.")
 @click.option("--tenant", metavar="NAME", help="Tenant of the run.")
 @click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; repeatable.")
+@click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Metadata; repeatable. VALUE is JSON or text.")
 @click.option(
     "--wait", type=DURATION, is_flag=False, flag_value=str(FOREVER_S), metavar="[SECONDS]",
     help="Wait for the result, at most this long, and print it.",
@@ -87,6 +89,7 @@ def enqueue(
     wait: float | None,
     remote: bool,
     tags: tuple[str, ...],
+    metadata: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Enqueue a run of a task, and print its id.
@@ -110,6 +113,8 @@ def enqueue(
     known = {name: value for name, value in options.items() if value is not None}
     if tags:
         known["tags"] = tags
+    if metadata:
+        known["metadata"] = parse_metadata(metadata)
     target, callee = find_task(shared, task, remote)
     with target:
         run = target.enqueue_many([build_request(callee.options(**known), positional, named)])[0]

@@ -203,6 +203,7 @@ class RunCreator:
             tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
             limits=self._limit_counters(request, pending),
             fair=self._registry.fair.get(options.queue or declared.queue),
+            metadata=options.metadata,
         )
 
     def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:

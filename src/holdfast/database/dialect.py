@@ -11,7 +11,8 @@
 | `{each_text(x)}` | a JSON array of strings as a table `each` with the column `value` |
 | `{raw(x)}` | a column as stored; on SQLite, text and blobs in hexadecimal, marked by \\1t and \\1b |
 | `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
-| `{listed_args(r)}` | arguments of run `r` and their size in bytes: all if short, their start, or null if very long |
+| `{listed_args(r)}` | arguments of run `r` (all if short, their start, or null if very long), their size, metadata |
+| `{members(name, value)}` | aggregates names and JSON texts to the members of a JSON object |
 | `{listed_run(r)}` | the columns of run `r` in `shown_runs`, but no result, which may be large |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
@@ -147,13 +148,14 @@ class Dialect(ABC):
 
     @staticmethod
     def _listed_args(run: str) -> str:
-        """Return two columns. `octet_length` reads no payload on either database."""
+        """Return three columns. `octet_length` reads no payload on either database."""
         source = f"from {{schema}}runs a where a.id = {run}.id"
         return f"""(
                 select case when octet_length(a.args) <= {MAX_LISTED_ARGS_BYTES} then a.args
                     when octet_length(a.args) <= {MAX_CUT_ARGS_BYTES} then substr(a.args, 1, {CUT_ARGS_CHARS}) end
                 {source}
-            ), (select octet_length(a.args) {source})"""
+            ), (select octet_length(a.args) {source}),
+            (select {{members(m.name, m.value)}} from {{schema}}metadata m where m.run = {run}.id)"""
 
     @abstractmethod
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
@@ -240,6 +242,11 @@ class PostgresDialect(Dialect):
         stored = f"(select cast({argument} as jsonb) as e offset 0) as stored"
         parts = ", ".join(f"e ->> cast('{part}' as text)" for part in ("code", "type", "message"))
         return f"(select concat_ws(chr(10), {parts}) from {stored})"
+
+    @staticmethod
+    def _members(argument: str) -> str:
+        name, value = [part.strip() for part in argument.split(",")]
+        return f"string_agg(cast(to_json({name}) as text) || chr(58) || {value}, chr(44) order by {name})"
 
     @staticmethod
     def _among(argument: str) -> str:
@@ -346,6 +353,11 @@ class SqliteDialect(Dialect):
         stored = f"case when json_valid({argument}) then {argument} end"
         parts = (f"coalesce(({stored}) ->> '{part}', '')" for part in ("code", "type", "message"))
         return "(" + " || char(10) || ".join(parts) + ")"
+
+    @staticmethod
+    def _members(argument: str) -> str:
+        name, value = [part.strip() for part in argument.split(",")]
+        return f"group_concat(json_quote({name}) || char(58) || {value}, char(44))"
 
     @staticmethod
     def _among(argument: str) -> str:

@@ -31,7 +31,7 @@ _LOOKS_HASHED = re.compile(r"[0-9a-f]{16}")
 
 _WORK = {
     "runs": _ALL, "keys": _ALL, "lanes": _ALL, "workers": _ALL, "checkpoints": _ALL, "waits": _ALL, "events": _ALL,
-    "messages": _ALL, "limits": _ALL, "watchers": _ALL, "tallies": _ALL,
+    "messages": _ALL, "metadata": _ALL, "limits": _ALL, "watchers": _ALL, "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "schedules": _ALL,
@@ -51,6 +51,7 @@ _ENQUEUE = {
     f" insert ({_NEW_RUN}), update (held)",
     "keys": "select, insert, update (run)",
     "edges": "insert",
+    "metadata": "insert",
     "limit_settings": "insert",
     "workers": "select (session, idle, lease_until)",
     "watchers": _ALL,
@@ -60,6 +61,7 @@ _TENANT = {
     **_ENQUEUE,
     "runs": f"select, insert ({_NEW_RUN}), update (held)",
     "edges": "select, insert",
+    "metadata": "select, insert",
     **dict.fromkeys(("history", "checkpoints", "waits", "messages", "chunks", "events"), "select"),
 }
 _GRANTS = {"work": _WORK, "operate": _OPERATE, "enqueue": _ENQUEUE, "read": _READ}
@@ -72,7 +74,7 @@ _OPERATORS_VIEWS = ("readable_tokens", "readable_logins")
 _TENANT_VIEWS = (
     "shown_runs", "readable_runs", "readable_history", "readable_checkpoints", "readable_waits", "readable_events",
 )  # fmt: skip
-_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks")
+_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks", "metadata")
 _TENANT_TABLES = ("runs", "keys", "events", "edges", *_PARTS_OF_RUNS)
 
 

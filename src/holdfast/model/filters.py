@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, cast
 from uuid import UUID
@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import time_to_micros
+from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import RUN_STATES, RunState
 
@@ -35,6 +36,7 @@ class FilterOptions(TypedDict, total=False):
     finished_to: datetime | None
     error: str | None
     key: str | None
+    metadata: Mapping[str, Any] | None
     id_prefix: str | None
     parent: UUID | None
     family: UUID | None
@@ -65,6 +67,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A substring of the error's code, type or message, case-insensitive."""
     key: str | None = None
     """The idempotency key with which the run was created."""
+    metadata: str | None = None
+    """Names and values that the run has, as canonical JSON text of an object."""
     id_prefix: str | None = None
     parent: UUID | None = None
     """The parent of children, or the graph of nodes."""
@@ -75,9 +79,12 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: FilterOptions) -> RunFilter:
-        """Create a filter from keyword arguments; `state` may be one state or several."""
-        given: dict[str, Any] = {name: value for name, value in options.items() if name != "state"}
-        return cls(states=_states(options.get("state")), **given)
+        """Create a filter from keyword arguments; `state` may be one state or several, `metadata` is a mapping."""
+        given: dict[str, Any] = {name: value for name, value in options.items() if name not in ("state", "metadata")}
+        metadata = options.get("metadata")
+        return cls(
+            states=_states(options.get("state")), metadata=check_metadata(metadata) if metadata else None, **given
+        )
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "states", _states(self.states))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeAlias, get_args
 from uuid import UUID
@@ -55,7 +55,8 @@ class RunInfo(Generic[R_co]):
     `result` is None until the state is `done`. Lists leave results out, because they may be large: `result` is None
     then too, and `result_omitted` is true for a run that is done. `key` is the idempotency key. `args` are the
     arguments as plain JSON values with secrets masked; in lists, long ones are a string with the start of their JSON.
-    `due_at` is when a scheduled run becomes ready. `scheduled_for` is the slot of the schedule that created the run.
+    `due_at` is when a scheduled run becomes ready. `metadata` is what `options(metadata=…)` and `ctx.annotate` attached
+    to it. `scheduled_for` is the slot of the schedule that created the run.
     `corrupt` names columns of the run's row that another program or a failure has damaged; their values are left out.
     """
 
@@ -80,6 +81,7 @@ class RunInfo(Generic[R_co]):
     key: str | None = None
     args: Any = None
     due_at: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     corrupt: Sequence[str] = ()
     result_omitted: bool = False
 

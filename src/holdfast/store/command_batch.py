@@ -6,8 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
+from holdfast.errors import TooLarge
+from holdfast.model.metadata import check_metadata_size, metadata_items
 from holdfast.store.commands import (
     RUN_LOST,
+    AnnotateCommand,
     Command,
     EmitCommand,
     EnqueueCommand,
@@ -26,7 +31,7 @@ from holdfast.store.commands import (
     WriteCommand,
     Written,
 )
-from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
+from holdfast.store.enqueue import LaneKey, add_metadata, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
@@ -111,6 +116,7 @@ class CommandBatch:
         self._spawn()
         self._enqueue()
         self._report()
+        self._annotate()
         self._add_failed_tries()
         # In batches by size: an emit may resolve many waits with a large payload.
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
@@ -248,6 +254,7 @@ class CommandBatch:
 
     def _spawn(self) -> None:
         rows: list[dict[str, Any]] = []
+        children: list[NewRun] = []
         new: defaultdict[str | None, list[NewRun]] = defaultdict(list)
         for _, spawn in self._unanswered(SpawnCommand):
             new[self._runs[spawn.token.run].tenant] += spawn.runs()
@@ -259,11 +266,13 @@ class CommandBatch:
             if spawn.graph is not None:
                 self._spawn_graph(run, spawn, spawn.graph)
                 continue
+            children += spawn.children
             for index, child in enumerate(spawn.children):
                 blocked = spawn.concurrency is not None and index >= spawn.concurrency
                 rows.append(_child_row(child, self._lanes, run, spawn, index, blocked=blocked))
         for batch in in_batches(rows, lambda row: len(row["args"])):
             self._tx.execute("add_children", rows=json_rows(batch))
+        add_metadata(self._tx, children)
         self._tx.ready_runs += len(rows)
 
     def _spawn_graph(self, parent: LockedRun, spawn: SpawnCommand, graph: NewGraph) -> None:
@@ -283,6 +292,7 @@ class CommandBatch:
         assign_turns(self._tx, new)
         for rows in new_run_batches(new, self._lanes):
             self._tx.execute("add_runs", rows=rows)
+        add_metadata(self._tx, new)
 
     def _report(self) -> None:
         """Write what runs report about themselves: chunks for followers, progress, that they have compensations."""
@@ -311,6 +321,31 @@ class CommandBatch:
             self._tx.execute("mark_undos", rows=id_rows(sorted(marked)))
         reported = [*self._unanswered(ProgressCommand), *self._unanswered(MarkUndosCommand)]
         self._replies.update((at, Written()) for at, _ in reported)
+
+    def _annotate(self) -> None:
+        """Set metadata of runs, unless a run would have too much of it: that is recorded, too."""
+        annotations = self._unanswered(AnnotateCommand)
+        if not annotations:
+            return
+        sizes: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        rows = id_rows(sorted({each.token.run for _, each in annotations}))
+        for run, name, size in self._tx.execute("read_metadata_sizes", rows=rows):
+            sizes[str(run)][name] = size
+        new: dict[tuple[str, str], str] = {}
+        for at, each in annotations:
+            run, values = each.token.run, dict(metadata_items(each.text))
+            merged = sizes[run] | {name: len(value.encode()) for name, value in values.items()}
+            try:
+                check_metadata_size(merged.items(), f"the metadata of run {run}")
+            except TooLarge as error:
+                self._reply(at, each, "annotate", msgspec.json.encode(str(error)).decode())
+                continue
+            sizes[run] = merged
+            new |= {(run, name): value for name, value in values.items()}
+            self._reply(at, each, "annotate", None)
+        if new:
+            rows = json_rows({"run": run, "name": name, "value": value} for (run, name), value in sorted(new.items()))
+            self._tx.execute("set_metadata", rows=rows)
 
     def _add_failed_tries(self) -> None:
         """Add history entries about failed tries of steps, except those that were added before the reply got lost."""

@@ -168,6 +168,15 @@ class ProgressCommand(msgspec.Struct):
     text: str
 
 
+class AnnotateCommand(msgspec.Struct):
+    """Set metadata of the run. The reply is None, or a message as JSON text if the run would have too much of it."""
+
+    token: RunToken
+    n: int
+    key: str
+    text: str
+
+
 class MarkUndosCommand(msgspec.Struct):
     """Mark that the run may have compensations from now on."""
 
@@ -189,7 +198,7 @@ class FailedTryCommand(msgspec.Struct):
 
 Command: TypeAlias = (
     NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
-    | WriteCommand | ProgressCommand | MarkUndosCommand | FailedTryCommand
+    | WriteCommand | ProgressCommand | AnnotateCommand | MarkUndosCommand | FailedTryCommand
 )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from holdfast.database.caller_connection import AsyncCallerConnection, CallerCon
 from holdfast.database.dialect import MAX_TURN, TURN_STEP
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.metadata import metadata_items
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, in_batches, json_rows
 from holdfast.store.rows import NewRun
@@ -175,7 +176,7 @@ class EnqueueStore(StoreModule):
         if not runs:
             return []
         lanes = self._lanes.for_runs(runs)
-        if any(run.has_name or run.fair is not None for run in runs):
+        if any(run.has_name or run.fair is not None or run.metadata is not None for run in runs):
             return self._transaction("client", lambda tx: run_steps(enqueue_steps(runs, lanes), tx.execute))
         try:
             self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
@@ -303,6 +304,7 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
         for batch in new_run_batches(new, lanes):
             rows = yield "add_runs", {"rows": batch}
             created.update(str(row[0]) for row in rows)
+        yield from metadata_steps((run.id, run.metadata) for run in new if run.id in created)
         successors = [{"id": run.id} for run in new if run.id in created and run.unique is not None]
         if successors:
             yield "hold_successors", {"rows": json_rows(successors)}
@@ -446,6 +448,24 @@ def assign_turns(tx: Tx, runs: Iterable[NewRun], tenant: str | None = None) -> N
         return
 
 
+def metadata_steps(runs: Iterable[tuple[str, str | None]]) -> Generator[StatementCall, list[Row], None]:
+    """Add the metadata of new runs, given by id."""
+    rows = [
+        {"run": id, "name": name, "value": value}
+        for id, metadata in runs
+        if metadata is not None
+        for name, value in metadata_items(metadata)
+    ]
+    for batch in in_batches(rows, lambda row: len(row["value"])):
+        yield "add_metadata", {"rows": json_rows(batch)}
+
+
+def add_metadata(tx: Tx, runs: Iterable[NewRun]) -> None:
+    """Carry out `metadata_steps` in a transaction of the store."""
+    for name, values in metadata_steps((run.id, run.metadata) for run in runs):
+        tx.execute(name, **values)
+
+
 def key_scope(run: NewRun) -> str:
     """Return what an idempotency key is unique in: the tenant and the task, or the graph's name."""
     scope = [run.tenant, run.task]
@@ -485,4 +505,6 @@ def new_run_row(run: NewRun, lanes: Mapping[LaneKey, int]) -> dict[str, Any]:
         row["debounce"] = debounce_name(run)
     if run.turn:
         row["turn"] = run.turn
+    if run.metadata is not None:
+        row["metadata"] = run.metadata
     return row

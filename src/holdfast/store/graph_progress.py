@@ -27,7 +27,7 @@ from holdfast.policy.graph_rules import (
     rule_references,
 )
 from holdfast.policy.retry_decision import payload_error_code
-from holdfast.store.enqueue import StatementCall
+from holdfast.store.enqueue import StatementCall, metadata_steps
 from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, id_rows, in_batches, in_chunks, json_rows
 from holdfast.store.run_tree import EndedRun
 
@@ -364,6 +364,7 @@ def insert_steps(rows: Mapping[str, Any]) -> Generator[StatementCall, list[Row],
     """Yield the statements that insert nodes and edges, as `graphs.node_rows` describes them, in batches."""
     for batch in in_batches(map(_with_plan_text, rows["nodes"]), _row_size):
         yield "add_nodes", {"rows": json_rows(batch)}
+    yield from metadata_steps((row["id"], row.get("metadata")) for row in rows["nodes"])
     # Sorted, so that the edges are appended to the index instead of spread over it.
     for edges in in_chunks(sorted(rows["edges"]), MAX_BATCH_EDGES):
         yield "add_edges", {"rows": json_rows({"needs": needs, "node": node} for needs, node in edges)}

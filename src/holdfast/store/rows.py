@@ -40,6 +40,8 @@ class NewRun(msgspec.Struct):
     """For fair queues: the weight of each tenant."""
     turn: int = 0
     keep_failed: int | None = None
+    metadata: str | None = None
+    """Canonical JSON text of an object."""
     debounce: str | None = None
     """Collects calls into one run until it starts: the newest arguments count, and each call restarts `delay`."""
     max_delay: int | None = None

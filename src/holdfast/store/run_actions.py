@@ -175,6 +175,7 @@ class RunActions(StoreModule):
             options = _without_key(tx.execute("read_run_options", id=id)[0][0])
             if not tx.execute("fork_run", id=id, fork=fork, args=args, options=options):
                 return
+            tx.execute("copy_metadata", id=id, fork=fork)
             copied = [_copy_of(tx, original, fork, step) for step in _without_unjoined(before)]
             for batch in in_batches(copied, lambda row: len(row["value"] or "")):
                 tx.execute("copy_checkpoints", id=id, rows=json_rows(batch))

@@ -4,8 +4,8 @@ A page is made of *candidates*, ids from indexes, which are then filtered by pri
 of sources:
 
 - *Streams* yield ids in descending order: all runs; runs that ended unsuccessfully in one state; ended runs of a lane
-  or a tenant. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't enough, the page is partial and says
-  where the next one continues.
+  or a tenant; runs with a metadata value. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't enough,
+  the page is partial and says where the next one continues.
 - *Heaps* have no order and are used only while they are small: unfinished runs by state; runs that ended within a time;
   runs with an idempotency key; children; a tree.
 
@@ -24,6 +24,7 @@ import msgspec
 from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
+from holdfast.model.metadata import INDEXED_CHARS, metadata_items
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
@@ -206,6 +207,10 @@ def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[
     """Yield the sources that have all matching runs, the most selective first. The last resort is all runs."""
     if filters.key is not None:
         yield CandidateSources((), [CandidateSource("some_with_key")])
+    if filters.metadata is not None:
+        name, value = next(metadata_items(filters.metadata))
+        term = f"{name} {value[:INDEXED_CHARS]}"
+        yield CandidateSources([CandidateSource("newest_with_metadata", {"term": term})])
     if filters.parent is not None:
         yield CandidateSources((), [CandidateSource("some_children")])
     if filters.family is not None:
@@ -270,6 +275,7 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "finished_to": _micros(filters.finished_to),
         "error": None if filters.error is None else _like_pattern(filters.error),
         "key": filters.key,
+        "metadata": None if filters.metadata is None else _metadata_rows(filters.metadata),
         "parent": None if filters.parent is None else str(filters.parent),
         "family": None if filters.family is None else str(filters.family),
         "lanes": None,
@@ -294,6 +300,10 @@ def _stream_sizes(filters: RunFilter, sources: CandidateSources, size: int) -> S
     if filters.error is not None:
         most = min(most, MAX_STREAM_CANDIDATES_WITH_ERRORS)
     return [max(total // max(len(sources.streams), 1), 1) for total in (min(FIRST_STREAM_CANDIDATES, most), most)]
+
+
+def _metadata_rows(metadata: str) -> str:
+    return json_rows({"name": name, "value": value} for name, value in metadata_items(metadata))
 
 
 def _micros(time: datetime | None) -> int | None:

@@ -27,7 +27,8 @@ MAX_OUTLINE_ROWS = 50_000
 class RunRow(NamedTuple):
     """A row of the view `shown_runs`, which shows states as users know them, and its arguments if they are short.
 
-    `args`: only their start, or None, if they are longer; `args_bytes` is their full size.
+    `args`: only their start, or None, if they are longer; `args_bytes` is their full size. `metadata`: the members of a
+    JSON object, without its braces.
     """
 
     id: str
@@ -59,6 +60,7 @@ class RunRow(NamedTuple):
     seq: int
     args: str | None
     args_bytes: int
+    metadata: str | None
     corrupt: tuple[str, ...] = ()
     """Columns whose stored values have another type than the column, and were replaced."""
 

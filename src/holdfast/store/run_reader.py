@@ -106,6 +106,7 @@ class RunReader:
             key=options.key,
             args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads),
             due_at=columns.time("due_at"),
+            metadata=columns.metadata(),
             corrupt=tuple(columns.corrupt),
             result_omitted=row.state == "done" and row.result is None,
         )
@@ -182,6 +183,15 @@ class _Columns:
         except PayloadError:
             self.corrupt.append(name)
             return None
+
+    def metadata(self) -> dict[str, Any]:
+        text = self._row.metadata
+        try:
+            found: dict[str, Any] = {} if text is None else decode(f"{{{text}}}", dict[str, Any])
+        except PayloadError:
+            self.corrupt.append("metadata")
+            return {}
+        return found
 
     def time(self, name: str) -> datetime | None:
         micros: int | None = getattr(self._row, name)

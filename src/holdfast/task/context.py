@@ -328,6 +328,16 @@ class Context:
         """
         return self._executor.perform(operation_factory.progress(done, total, note))
 
+    def annotate(self, /, **values: Any) -> Coro[None]:
+        """Set metadata of this run, to find it by: `app.runs(metadata={"order": 42})`. Other names keep their values.
+
+        Recorded: a replay doesn't set old values again.
+
+        Raises:
+            TooLarge: The run would have more than 50 names, or values of more than 8 KiB.
+        """
+        return self._executor.perform(operation_factory.annotate(values))
+
     def write(self, chunk: Any) -> Coro[None]:
         """Write a chunk to the run's stream, which `run.stream()` reads."""
         return self._executor.perform(operation_factory.write(chunk))

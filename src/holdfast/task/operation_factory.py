@@ -33,6 +33,7 @@ from holdfast.model.codec import (
     has_secrets,
     masked_text,
 )
+from holdfast.model.metadata import check_metadata
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
 from holdfast.task import operations
@@ -314,6 +315,10 @@ def progress(done: float, total: float | None, note: str | None) -> operations.P
     if note is not None and not isinstance(note, str):
         raise ConfigError(f"ctx.progress: note must be a str, not {type(note).__name__}")
     return operations.ProgressReport(encode({"done": done, "total": total, "note": note}, "the progress"))
+
+
+def annotate(values: Mapping[str, Any]) -> operations.Annotate:
+    return operations.Annotate(check_metadata(values, "the values of ctx.annotate"))
 
 
 def write(chunk: Any) -> operations.Write:

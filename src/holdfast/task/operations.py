@@ -180,6 +180,13 @@ class Write(msgspec.Struct):
     base: str = "$write"
 
 
+class Annotate(msgspec.Struct):
+    """Metadata of the run to set, as canonical JSON text of an object."""
+
+    text: str
+    base: str = "$annotate"
+
+
 class Restart(msgspec.Struct):
     """A restart of the run without its checkpoints. `args` is the JSON text of the new arguments."""
 
@@ -189,7 +196,7 @@ class Restart(msgspec.Struct):
 
 Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | ProgressReport | Write | Restart
+    | ProgressReport | Write | Annotate | Restart
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.keep import Keep
+from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import payload_type
@@ -29,7 +30,7 @@ MAX_NAMES = 100  # Tags, limits or aliases.
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one call; None where unset. Times and durations are in microseconds."""
+    """The options of one call; None where unset. Times and durations are in microseconds, metadata is JSON text."""
 
     queue: str | None = None
     priority: int | None = None
@@ -46,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: int | None = None
     tags: tuple[str, ...] | None = None
     limits: tuple[str, ...] | None = None
+    metadata: str | None = None
     connection: object = None
 
     def merge(self, **given: Any) -> Options:
@@ -263,6 +265,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "deadline": _time_or_duration,
     "tags": _names,
     "limits": _names,
+    "metadata": check_metadata,
     "connection": lambda value, _what: value,
 }
 

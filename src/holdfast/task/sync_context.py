@@ -218,6 +218,10 @@ class SyncContext:
         """Report progress. `run.info().progress` and the dashboard show the latest report."""
         self._executor.perform(operation_factory.progress(done, total, note))
 
+    def annotate(self, /, **values: Any) -> None:
+        """Set metadata of this run, to find it by, as in `Context.annotate`. Other names keep their values."""
+        self._executor.perform(operation_factory.annotate(values))
+
     def write(self, chunk: Any) -> None:
         """Write a chunk to the run's stream, which `run.stream()` reads."""
         self._executor.perform(operation_factory.write(chunk))

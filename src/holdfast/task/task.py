@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
@@ -212,6 +212,7 @@ class Task(Generic[P, R_co]):
             deadline: Duration | datetime | None = ...,
             tags: Sequence[str] | None = ...,
             limits: Sequence[str] | None = ...,
+            metadata: Mapping[str, Any] | None = ...,
             connection: object = ...,
         ) -> Self: ...
 
@@ -237,6 +238,7 @@ class Task(Generic[P, R_co]):
                 deadline: The limit for the whole run, as a duration or a point in time.
                 tags: Labels to find the run by.
                 limits: Limits that replace those of the task.
+                metadata: Names and JSON values to find the run by, as in `app.runs(metadata=…)`. Not encrypted.
                 connection: A PostgreSQL connection of yours, to enqueue inside its transaction.
             """
             task = copy.copy(self)

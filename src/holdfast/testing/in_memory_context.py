@@ -118,6 +118,7 @@ class SharedState:
         self.enqueued: list[Request[Any]] = []
         self.emitted: dict[str, Any] = {}
         self.written: list[Any] = []
+        self.metadata: dict[str, Any] = {}
 
 
 class InMemoryExecutor:
@@ -228,6 +229,8 @@ class InMemoryExecutor:
             case commands.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
+            case commands.AnnotateCommand():
+                shared.metadata.update(decode(command.text))
             case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
@@ -311,6 +314,11 @@ class RecordedEffects:
     def emitted(self) -> dict[str, Any]:
         """The events that were emitted, with their payloads."""
         return dict(self._executor.shared.emitted)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The values set with `ctx.annotate`."""
+        return dict(self._executor.shared.metadata)
 
     @property
     def written(self) -> list[Any]:

@@ -30,7 +30,7 @@ from holdfast.engine.durable.history import (
     unexpected_payload,
 )
 from holdfast.engine.services import ChildReader, ClientServices
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, WaitTimeout
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, TooLarge, WaitTimeout
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode, decode_value
 from holdfast.model.ids import new_id
@@ -565,6 +565,13 @@ class OperationPlans:
             executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
+    async def annotate(self, executor: PlanExecutor, operation: op.Annotate) -> Any:
+        _, refusal = await self._perform_once(
+            executor, operation.base, lambda n, key: commands.AnnotateCommand(self.run_token, n, key, operation.text)
+        )
+        if refusal is not None:
+            raise TooLarge(decode(refusal))
+
     async def restart(self, executor: PlanExecutor, operation: op.Restart) -> Any:
         if self.replay_only:
             await executor.stop_at_unrecorded("$restart")
@@ -592,5 +599,6 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Value: OperationPlans.value,
     op.ProgressReport: OperationPlans.progress,
     op.Write: OperationPlans.write,
+    op.Annotate: OperationPlans.annotate,
     op.Restart: OperationPlans.restart,
 }

@@ -53,6 +53,13 @@ with added as (
 )
 select {notify_workers} from added limit 1
 
+-- name: add_metadata
+-- Add the metadata of new runs.
+insert into {schema}metadata (run, name, value)
+select cast(each.run as {uuid}), each.name, each.value from {each(:rows, run uuid, name text, value text)}
+where true
+on conflict do nothing
+
 -- name: lock_unique_names
 -- Serialize batches with unique or debounce names in common, so that they can't deadlock.
 select {name_lock(names.unique_name)} from (

@@ -156,6 +156,17 @@ update {schema}runs set progress = each.progress
 from {each(:rows, id uuid, progress text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
+-- name: read_metadata_sizes
+-- Read the names of metadata of locked runs, and the sizes of the values.
+select m.run, m.name, octet_length(m.value) from {schema}metadata m where m.run {among(:rows, id uuid)}
+
+-- name: set_metadata
+-- Set metadata of locked runs.
+insert into {schema}metadata (run, name, value)
+select cast(each.run as {uuid}), each.name, each.value from {each(:rows, run uuid, name text, value text)}
+where true
+on conflict (run, name) do update set value = excluded.value
+
 -- name: number_history
 -- Number the next history rows of locked runs; return the last number of each run.
 update {schema}runs set records = records + each.count

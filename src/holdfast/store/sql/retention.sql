@@ -42,6 +42,10 @@ delete from {schema}messages where run {among(:rows, id uuid)}
 -- Delete the chunks of pruned runs.
 delete from {schema}chunks where run {among(:rows, id uuid)}
 
+-- name: delete_metadata
+-- Delete the metadata of pruned runs.
+delete from {schema}metadata where run {among(:rows, id uuid)}
+
 -- name: delete_edges
 -- Delete the edges of pruned nodes.
 delete from {schema}edges where needs {among(:rows, id uuid)}

@@ -37,6 +37,11 @@ from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {notify_workers}
 
+-- name: copy_metadata
+-- Copy the metadata of a run to its fork.
+insert into {schema}metadata (run, name, value)
+select cast(:fork as {uuid}), m.name, m.value from {schema}metadata m where m.run = cast(:id as {uuid})
+
 -- name: list_steps_to_fork
 -- List the checkpoints of a run since its last restart; with values only where a fork needs them.
 select c.n, c.key, c.kind, case when c.kind in ('undone', 'join') then c.value end, c.undo, c.took, c.at, c.generation

@@ -14,6 +14,10 @@ and (cast(:finished_to as bigint) is null or r.finished_at < cast(:finished_to a
 and (cast(:error as text) is null or r.error is not null and lower({error_text(r.error)}) like lower(cast(:error as text)) escape '!')
 and (cast(:parent as text) is null or cast(r.parent as text) = :parent)
 and (cast(:key as text) is null or r.id in (select k.run from {schema}keys k where k.key || '' = :key))
+and (cast(:metadata as text) is null or (
+    select 1 from {each(:metadata, name text, value text)} where each.value <> coalesce((
+        select m.value from {schema}metadata m where m.run = r.id and m.name = each.name limit 1
+    ), '') limit 1) is null)
 and (cast(:family as text) is null or cast(r.id as text) = :family
     or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)
 and (cast(:lanes as text) is null or (select d.lane from {schema}runs d where d.id = r.id) in (
@@ -47,6 +51,13 @@ select id from {schema}runs
 where coalesce(finished_at, 0) > 0 and tenant is not null
 and (tenant, id) < (cast(:tenant as text), cast(:before as {uuid})) and (tenant, id) > (cast(:tenant as text), cast(:behind as {uuid}))
 order by tenant desc, id desc limit {limit}
+
+-- name: newest_with_metadata
+-- Read the newest runs with a metadata value, or with one that starts like it. `term`: the name, a space, and its start.
+select run from {schema}metadata
+where cast(name || ' ' || substr(value, 1, 100) as text) = cast(:term as text)
+and cast(coalesce(run, run) as {uuid}) < cast(:before as {uuid}) and cast(coalesce(run, run) as {uuid}) > cast(:behind as {uuid})
+order by cast(coalesce(run, run) as {uuid}) desc limit {limit}
 
 -- name: some_ready
 -- Read ready runs, in no particular order.

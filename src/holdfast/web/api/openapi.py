@@ -62,6 +62,8 @@ def _operation(each: Operation) -> dict[str, Any]:
             "default": {"description": "Error.", "content": _PROBLEM},
         },
     }
+    if each.may_exist:
+        result["responses"]["200"] = {"description": "It exists.", "content": _json_content(_answer_schema(each))}
     if each.body is not None:
         required = any(field.required for field in msgspec.structs.fields(each.body))
         result["requestBody"] = {"required": required, "content": _json_content(_schema(each.body))}

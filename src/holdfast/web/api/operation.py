@@ -66,6 +66,8 @@ class Operation:
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     status: int = 200
+    may_exist: bool = False
+    """Whether the response has the status 200 if its member `created` is false."""
     all_tenants: bool = False
     all_tasks: bool = False
     requires: Permission | None = None
@@ -89,7 +91,8 @@ def route(context: SiteContext, operation: Operation) -> Route:
             result = await context.threads.run(operation.do, call)
             if operation.method == "POST":
                 log.operator_action(f"{operation.name} {request.url.path}", principal.by)
-            return json_response(result, operation.status)
+            existed = operation.may_exist and not result.created
+            return json_response(result, 200 if existed else operation.status)
         except Exception as error:
             return error_response(error, request)
 

@@ -19,6 +19,7 @@ from holdfast.control.steps import StepInfo, UnfinishedStep, WaitInfo
 from holdfast.errors import UnknownTask
 from holdfast.model.filters import RunFilter
 from holdfast.model.history import Entry
+from holdfast.model.metadata import parse_metadata
 from holdfast.model.run import RunInfo, RunState
 from holdfast.task.options import Declaration
 from holdfast.task.task import Task
@@ -33,7 +34,8 @@ T = TypeVar("T")
 
 
 class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Runs that match all given conditions; `error` matches a part of the error."""
+    """Runs that match all given conditions; `error` matches a part of the error. `metadata`: pairs such as `order=42`,
+    whose values are JSON or text."""
 
     state: list[RunState] = []
     task: str | None = None
@@ -46,6 +48,7 @@ class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     finished_to: datetime | None = None
     error: str | None = None
     key: str | None = None
+    metadata: list[str] = []
     id_prefix: str | None = None
     parent: UUID | None = None
     family: UUID | None = None
@@ -83,13 +86,14 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_delay: float | None = None
     tenant: str | None = None
     tags: list[str] | None = None
+    metadata: dict[str, Any] | None = None
     timeout: float | None = None
     deadline: float | None = None
     remote: bool = False
 
 
 class RunCreated(msgspec.Struct):
-    """The new run, or the existing one that has its `key`, `unique` or `debounce` name; then `created` is false."""
+    """The new run. With status 200 and `created` false: the existing one of its `key`, `unique` or `debounce` name."""
 
     id: UUID
     task: str
@@ -198,7 +202,12 @@ def _list(call: ApiRequest) -> RunsPage:
     own = call.principal.tenant
     if own is not None and query.tenant not in (None, own):
         return RunsPage([], None, False)
-    given: Any = {**msgspec.structs.asdict(query), "tenant": own or query.tenant, "limit": page_size(query.limit)}
+    given: Any = {
+        **msgspec.structs.asdict(query),
+        "tenant": own or query.tenant,
+        "limit": page_size(query.limit),
+        "metadata": parse_metadata(query.metadata),
+    }
     page = call.control.runs.page(**given, scope=call.principal.scope)
     return RunsPage(list(page), page.after, page.partial)
 
@@ -206,7 +215,8 @@ def _list(call: ApiRequest) -> RunsPage:
 def _enqueue(call: ApiRequest) -> RunCreated:
     body: EnqueueRequest = call.body
     names = (
-        "queue", "priority", "key", "unique", "debounce", "max_delay", "tags", "delay", "timeout", "deadline",
+        "queue", "priority", "key", "unique", "debounce", "max_delay", "tags", "metadata", "delay", "timeout",
+        "deadline",
     )  # fmt: skip
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
     options["tenant"] = effective_tenant(call, body.tenant)
@@ -312,6 +322,7 @@ def _graph(call: ApiRequest) -> GraphPage:
 
 def _bulk_filter(call: ApiRequest) -> RunFilter:
     given: Any = msgspec.structs.asdict(call.body.filter)
+    given["metadata"] = parse_metadata(given["metadata"])
     scope, tenant = call.principal.scope, effective_tenant(call, call.body.filter.tenant)
     return RunFilter.of({**given, "tenant": tenant, "scope": scope})  # type: ignore[typeddict-item]
 
@@ -349,7 +360,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs", name="enqueue", summary="Enqueue a run of a task.",
-        do=_enqueue, body=EnqueueRequest, answer=RunCreated, status=201,
+        do=_enqueue, body=EnqueueRequest, answer=RunCreated, status=201, may_exist=True,
     ),
     Operation(
         method="GET", path="/runs/{id}", name="show_run", summary="Show all details of a run.",

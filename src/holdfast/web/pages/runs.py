@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from starlette.datastructures import QueryParams
 
 from holdfast.control.gates import GateInfo
@@ -14,6 +15,7 @@ from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import Ancestor, RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
+from holdfast.model.metadata import parse_metadata
 from holdfast.model.names import MAX_KEY_CHARS
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
@@ -24,7 +26,7 @@ from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
 
 PAGE_SIZE = 50
-TEXT_FILTERS = ("task", "queue", "tenant", "tag", "key", "error", "id_prefix", "parent", "family")
+TEXT_FILTERS = ("task", "queue", "tenant", "tag", "key", "metadata", "error", "id_prefix", "parent", "family")
 PLAIN_FILTERS = ("task", "queue", "tag", "key", "error", "id_prefix")
 TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
@@ -61,6 +63,7 @@ def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
     """Turn query parameters into a filter of runs that the principal may see."""
     filters: dict[str, Any] = {name: given[name] or None for name in PLAIN_FILTERS}
     filters["state"] = given["state"] or None
+    filters["metadata"] = parse_metadata([given["metadata"]]) if given["metadata"] else None
     filters["tenant"] = request.principal.tenant or given["tenant"] or None
     filters["scope"] = request.principal.scope
     filters |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
@@ -91,6 +94,10 @@ def _show(request: PageRequest) -> dict[str, Any]:
     return {
         "run": details,
         "info": details.info,
+        "metadata": {
+            name: link("/runs", metadata=f"{name}={msgspec.json.encode(value).decode()}")
+            for name, value in details.info.metadata.items()
+        },
         "ancestors": _ancestors(request, details.info.id),
         "timeline": build_timeline(details, datetime.now(UTC)),
         "graph": None if details.graph is None else layout_graph(details.graph),
