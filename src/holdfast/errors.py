@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 
@@ -61,6 +61,9 @@ class ErrorInfo:
     type: str
     message: str
     traceback: str | None = None
+    data: Any = None
+    """What the task attached with `Fatal(message, data=…)`: plain JSON with secrets masked, at most 8 KiB. A
+    `StepFailed` or `RunFailed` that isn't caught passes the data of its own error on."""
 
     def __str__(self) -> str:
         return error_text(self.type, self.message)
@@ -229,7 +232,17 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 
 class Fatal(HoldfastError):
-    """Raise it in a task to fail the run immediately, without a retry."""
+    """Raise it in a task to fail the run immediately, without a retry.
+
+    Args:
+        *args: The message.
+        data: JSON for programs, which callers find in `failed.error.data`. Data that can't be stored is left out, and
+            the message says so.
+    """
+
+    def __init__(self, *args: object, data: Any = None) -> None:
+        super().__init__(*args)
+        self.data = data
 
 
 class RetryAfter(HoldfastError):

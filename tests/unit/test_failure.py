@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ErrorInfo
+from holdfast import Secret
+from holdfast.errors import ErrorInfo, Fatal, StepFailed
 from holdfast.model.failure import (
     MAX_MESSAGE_BYTES,
     MAX_TRACEBACK_BYTES,
@@ -73,6 +74,43 @@ def test_a_long_traceback_keeps_its_end():
     assert len((info.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
     assert (info.traceback or "").startswith("(truncated; ")
     assert (info.traceback or "").endswith("ValueError: the bottom\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "stored", "note"),
+    [
+        ({"code": 51}, {"code": 51}, ""),
+        (["a", None, 1.5], ["a", None, 1.5], ""),
+        (0, 0, ""),
+        (None, None, ""),
+        ({"card": Secret("4242")}, {"card": "***"}, ""),
+        (object(), None, " (its data was left out: the data"),
+        ({"at": float("nan")}, None, " (its data was left out: the data"),
+        ("x" * 9000, None, " (its data was left out: it has 9,002 bytes, and 8,192 are allowed)"),
+        ("a\0b", None, " (its data was left out: it has a NUL character)"),
+    ],
+)
+def test_data_is_stored_or_left_out_with_a_note(data, stored, note):
+    fatal = Fatal("declined", data=data)
+    step = StepFailed("charge", describe_exception(fatal, "fatal"))
+    for exception in (fatal, ExceptionGroup("all", [ValueError(), fatal]), step):
+        info = describe_exception(exception, "fatal")
+        assert info.data == stored
+        assert error_from_json(error_to_json(info)) == info
+        assert "4242" not in error_to_json(info)
+    assert describe_exception(fatal).message.startswith(f"declined{note}")
+
+
+def test_data_that_raises_when_it_is_read_is_left_out():
+    class Odd(Fatal):
+        @property
+        def data(self):
+            raise SystemExit
+
+        @data.setter
+        def data(self, value): ...
+
+    assert describe_exception(Odd("x")).message == "x (its data was left out: reading it raised SystemExit)"
 
 
 def caught_from(call):

@@ -240,6 +240,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
                 if info.error.code == "error"
                 else f"{info.error} ({info.error.code})",
             ),
+            ("error data", _json(info.error.data) if info.error and info.error.data is not None else None),
             ("traceback", info.error.traceback.rstrip() if info.error and info.error.traceback else None),
         ]
     )

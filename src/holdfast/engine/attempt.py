@@ -276,7 +276,7 @@ class Attempt(msgspec.Struct, eq=False):
     def undo_failed(self, key: str, error: ErrorInfo) -> AttemptEnd:
         """Return the end after a compensation failed permanently: an operator has to decide."""
         message = f"undo of {key_label(key)} failed ({error.code}): {error}"
-        return self._end(RetryDecision("undo"), ErrorInfo("undo", error.type, message, error.traceback))
+        return self._end(RetryDecision("undo"), ErrorInfo("undo", error.type, message, error.traceback, error.data))
 
     def undo_interrupted(self, exception: BaseException) -> AttemptEnd:
         """Return the end after compensations stopped for another reason than their own failure, like a rejected write.

@@ -13,11 +13,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ConfigError, ErrorInfo
+from holdfast.errors import ConfigError, ErrorInfo, Fatal, PayloadError, RunFailed, StepFailed
+from holdfast.model.codec import display_value, encode
 from holdfast.model.names import type_name
 
 MAX_MESSAGE_BYTES = 4 * 1024
 MAX_TRACEBACK_BYTES = 16 * 1024
+MAX_DATA_BYTES = 8 * 1024
+MAX_NOTE_BYTES = 300
 
 _MAX_TYPE_CHARS = 200
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -26,17 +29,20 @@ _OWN_PATHS = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("engine", "task"))
 
 def describe_exception(exception: BaseException, code: str = "error") -> ErrorInfo:
     """Describe an exception. Messages are truncated at the end, tracebacks at the start."""
-    return ErrorInfo(code, _type_name(exception), _message(exception), _traceback(exception))
+    data, note = _data(exception)
+    return ErrorInfo(code, _type_name(exception), _message(exception, note), _traceback(exception), data)
 
 
 def error_to_json(info: ErrorInfo) -> str:
     """Return the JSON text that is stored with a run."""
-    parts = {
+    parts: dict[str, Any] = {
         "code": _clean(info.code),
         "type": _clean(info.type),
         "message": truncate_end(info.message, MAX_MESSAGE_BYTES),
         "traceback": None if info.traceback is None else truncate_start(info.traceback, MAX_TRACEBACK_BYTES),
     }
+    if info.data is not None:
+        parts["data"] = info.data
     return msgspec.json.encode(parts).decode()
 
 
@@ -58,6 +64,7 @@ def error_from_json(text: str) -> ErrorInfo:
             str(parts.get("type", "unknown")),
             str(parts.get("message", "")),
             None if stored is None else str(stored),
+            parts.get("data"),
         )
     except Exception:
         return ErrorInfo("error", "unknown", truncate_end(str(text), MAX_MESSAGE_BYTES))
@@ -102,9 +109,39 @@ def _type_name(exception: BaseException) -> str:
         return "unknown"
 
 
-def _message(exception: BaseException) -> str:
+def _data(exception: BaseException) -> tuple[Any, str]:
+    """Return the data of an exception as plain JSON values with secrets masked, or a note about why it is left out."""
     try:
-        return truncate_end(str(exception), MAX_MESSAGE_BYTES)
+        data = _attached_data(exception)
+        if data is None:
+            return None, ""
+        text = encode(data, "the data")
+        if (size := len(text.encode())) > MAX_DATA_BYTES:
+            return None, f" (its data was left out: it has {size:,} bytes, and {MAX_DATA_BYTES:,} are allowed)"
+        if "\\u0000" in text:  # PostgreSQL can't search an error with it
+            return None, " (its data was left out: it has a NUL character)"
+        return display_value(text), ""
+    except PayloadError as error:
+        return None, f" (its data was left out: {truncate_end(str(error), MAX_NOTE_BYTES)})"
+    except BaseException as error:
+        return None, f" (its data was left out: reading it raised {type(error).__name__})"
+
+
+def _attached_data(exception: BaseException) -> Any:
+    """Return the data of `Fatal`, also if a step or a child raised it, or the first data in a group."""
+    if isinstance(exception, Fatal):
+        return getattr(exception, "data", None)  # a subclass may not call our constructor
+    if isinstance(exception, StepFailed | RunFailed):
+        return exception.error.data
+    if isinstance(exception, BaseExceptionGroup):
+        found = (_attached_data(member) for member in exception.exceptions)
+        return next((data for data in found if data is not None), None)
+    return None
+
+
+def _message(exception: BaseException, note: str) -> str:
+    try:
+        return truncate_end(str(exception), MAX_MESSAGE_BYTES - len(note.encode())) + note
     except BaseException as error:
         return f"(no message: __str__ raised {type(error).__name__})"
 

@@ -266,7 +266,7 @@ class _BoundedErrors:
             self._left -= len(row.error or "")
             return row
         error = error_from_json(row.error)
-        short = dataclasses.replace(error, message=error.message[:MAX_SHORT_MESSAGE_CHARS], traceback=None)
+        short = dataclasses.replace(error, message=error.message[:MAX_SHORT_MESSAGE_CHARS], traceback=None, data=None)
         return row._replace(error=error_to_json(short))
 
 

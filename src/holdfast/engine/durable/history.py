@@ -257,11 +257,13 @@ def _restore_exception(text: str, raises: ExceptionTypes) -> Exception | None:
         return None
     args = failure.get("args", [failure.get("message", "")])
     try:
-        return cls(*args)
+        exception = cls(*args)
     except Exception:  # The constructor takes other arguments than the exception stores in `args`.
         exception = cls.__new__(cls)
         exception.args = tuple(args)
-        return exception
+    if isinstance(exception, Fatal):
+        exception.data = failure.get("data")
+    return exception
 
 
 def _with_subclasses(classes: ExceptionTypes) -> Iterator[type[Exception]]:
