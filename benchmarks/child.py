@@ -1,4 +1,4 @@
-"""The child processes that benchmarks start: `python -m benchmarks.child work|send|enqueue|continue|results …`."""
+"""The child processes that benchmarks start: `python -m benchmarks.child work|send|enqueue|…`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.profiler import profile_process
 from benchmarks.suite.continuations import measure_operations, measure_results
-from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, make_app
+from benchmarks.suite.scale import measure_in_child
+from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, add_many_tasks, make_app
 from holdfast.task.task import Task
 
 PAUSE_RANGE_S = (0.02, 0.06)
@@ -25,13 +27,12 @@ def main() -> None:
     options = parse_arguments()
     threading.Thread(target=exit_with_parent, name="bench-parent", daemon=True).start()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    actions = {"work": work, "send": send, "enqueue": enqueue, "continue": continue_work, "results": await_results}
-    actions[options.action](options)
+    ACTIONS[options.action](options)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.child", description=__doc__)
-    parser.add_argument("action", choices=["work", "send", "enqueue", "continue", "results"])
+    parser.add_argument("action", choices=list(ACTIONS))
     parser.add_argument("--url", required=True)
     parser.add_argument("--scratch", type=Path, required=True, help="folder for marker files")
     parser.add_argument("--concurrency", type=int, default=100)
@@ -39,6 +40,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--mode", choices=["single", "concurrent", "bulk"], default="single")
     parser.add_argument("--callers", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=0, help="register so many more tasks")
+    parser.add_argument("--measure", help="what `scale` measures")
     return parser.parse_args()
 
 
@@ -52,6 +55,7 @@ def exit_with_parent() -> None:
 def work(options: argparse.Namespace) -> None:
     """Run a worker until SIGTERM."""
     app, _ = make_app(options.url, StartMarkers(options.scratch))
+    add_many_tasks(app, options.tasks)
     with app, profile_process():
         app.worker(queues=options.queue, concurrency=options.concurrency).run()
 
@@ -105,6 +109,18 @@ def await_results(options: argparse.Namespace) -> None:
     """Measure enqueue to result with a worker in another process and print milliseconds."""
     print(json.dumps(measure_results(options.url, options.count)), flush=True)
 
+
+def measure_scale(options: argparse.Namespace) -> None:
+    """Measure one of the durable functions of `scale` and print the seconds of one item."""
+    with profile_process():
+        seconds = measure_in_child(options.url, options.measure, options.count)
+    print(json.dumps({"seconds": seconds}), flush=True)
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "work": work, "send": send, "enqueue": enqueue, "continue": continue_work, "results": await_results,
+    "scale": measure_scale,
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

@@ -25,7 +25,7 @@ from benchmarks.suite import BENCHMARKS
 
 DEFAULT_REPETITIONS = 3
 MAX_PEER_WORKERS = 2
-POSITIVE_OPTIONS = ("reps", "count", "workers", "concurrency", "size", "minutes")
+POSITIVE_OPTIONS = ("reps", "count", "workers", "concurrency", "size", "minutes", "shrink")
 SHARED_OPTIONS = ("postgres", "sqlite", "reps", "quick", "json", "profile")
 EXAMPLES = """\
 examples:

@@ -25,6 +25,7 @@ from benchmarks.tasks import NOOP, PAYLOAD_TEXT, QUEUE, TASKS, make_app
 from holdfast.database import Row
 from holdfast.database.sqlite_connection import SqliteConnection
 from holdfast.database.statements import StatementSource, render
+from holdfast.store import Store
 from holdfast.testing.server import PostgresServer, create_database, database_of, drop_database
 
 COMMIT_SAMPLES = 300
@@ -50,6 +51,13 @@ class BenchmarkError(Exception):
     """The benchmark can't run here; the message says why and what to do."""
 
 
+def execute(store: Store, text: str, line: str = "client", **values: Any) -> list[Row]:
+    """Execute a statement that uses the dialect's placeholders."""
+    statement = render(StatementSource("bench", None, "", text), store.database.dialect)
+    parameters = {"now": None, **values}
+    return store.database.connection(line).run(lambda connection: connection.execute(statement, parameters))
+
+
 class BenchmarkDatabase:
     """A database with Holdfast's tables, dropped on `close`. Counts include only runs after the baseline."""
 
@@ -68,9 +76,7 @@ class BenchmarkDatabase:
 
     def query(self, text: str, line: str = "client", **values: Any) -> list[Row]:
         """Execute a statement that uses the dialect's placeholders."""
-        statement = render(StatementSource("bench", None, "", text), self.store.database.dialect)
-        parameters = {"now": None, **values}
-        return self.store.database.connection(line).run(lambda connection: connection.execute(statement, parameters))
+        return execute(self.store, text, line, **values)
 
     def number(self, text: str) -> int:
         return int(self.query(text, "read", baseline=self._baseline)[0][0])
@@ -228,7 +234,7 @@ def _settle_postgres(url: str) -> None:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("vacuum analyze holdfast.runs, holdfast.history, holdfast.waits")
+        connection.execute("vacuum analyze holdfast.runs, holdfast.history, holdfast.waits, holdfast.messages")
         with suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute("checkpoint")
 

@@ -27,10 +27,13 @@ class WorkerConfig:
     workers: int = 1
     concurrency: int = 100
     queues: Sequence[str] = ()
+    tasks: int = 0
+    """How many more tasks they register."""
 
     def commands(self, url: str, scratch: Path) -> list[Command]:
-        queues = [word for name in self.queues for word in ("--queue", name)]
-        return [child_command("work", url, scratch, "--concurrency", str(self.concurrency), *queues)] * self.workers
+        more = [word for name in self.queues for word in ("--queue", name)]
+        more += ["--tasks", str(self.tasks)] if self.tasks else []
+        return [child_command("work", url, scratch, "--concurrency", str(self.concurrency), *more)] * self.workers
 
 
 def child_command(action: str, url: str, scratch: Path, *more: str) -> Command:

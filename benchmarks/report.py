@@ -52,7 +52,7 @@ class Comparison:
     def verdict(self) -> str:
         if self.target is None:
             return ""
-        return "met" if self.target.is_met(self.value) else "missed"
+        return "ok" if self.target.is_met(self.value) else "short"
 
 
 class Report:

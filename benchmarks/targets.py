@@ -64,6 +64,7 @@ TARGETS = (
     Target("growth", None, None, "empty", 0.9, subject="ready"),
     Target("growth", None, None, "empty", 0.9, subject="finished"),
     Target("growth", None, None, "empty", 0.9, subject="sleeping"),
+    Target("scale", None, None, "small", 1.25, subject="large", at_most=True),
     Target("limits", None, None, "no limit", 0.6, subject="one limit"),
     Target("limits", None, None, "no limit", 0.6, subject="by key"),
     Target("sustained", None, None, HOLDFAST, 0.85, to_metric="minute 1"),

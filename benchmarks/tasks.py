@@ -61,6 +61,21 @@ async def trivial() -> dict[str, int]:
     return {"ok": 1}
 
 
+def many_task(number: int) -> str:
+    """Return the name of one of many tasks."""
+    return f"bench.task-{number}"
+
+
+def add_many_tasks(app: Holdfast, count: int) -> None:
+    """Declare no-op tasks."""
+
+    async def noop(number: int, text: str) -> int:  # noqa: ARG001 - a realistic payload
+        return number
+
+    for number in range(count):
+        app.task(name=many_task(number), queue=QUEUE)(noop)
+
+
 def make_app(url: str, markers: StartMarkers | None = None) -> tuple[Holdfast, Task[..., int]]:
     """Return the app that every process uses, and its no-op task."""
     app = Holdfast(url)

@@ -12,6 +12,7 @@ from benchmarks.suite.latency import Latency
 from benchmarks.suite.limits import Limits
 from benchmarks.suite.memory import Memory
 from benchmarks.suite.pages import Pages
+from benchmarks.suite.scale import Scale
 from benchmarks.suite.steps import Steps
 from benchmarks.suite.sustained import Sustained
 
@@ -24,6 +25,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Graphs(),
     Limits(),
     Growth(),
+    Scale(),
     Sustained(),
     Memory(),
     Pages(),

@@ -42,7 +42,7 @@ def test_raw_jobs_are_measured_in_every_repetition_and_compared(measured, chosen
         "holdfast / raw, 1 worker",
         "0.5" if "--sqlite" in chosen else "0.55",
     )
-    assert ratio["verdict"] in ("met", "missed")
+    assert ratio["verdict"] in ("ok", "short")
 
 
 def test_raw_steps_are_measured_concurrently_and_alone(measured, chosen, ready_raw):

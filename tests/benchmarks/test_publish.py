@@ -50,8 +50,8 @@ def test_the_table_shows_results_and_targets():
     assert table[1].split()[-7:] == ["PostgreSQL", "holdfast", "16,000", "16,000", "16,000", "1", "jobs/s"]
     ratios = [line.split() for line in table if "/ " in line]
     assert ratios == [
-        ["holdfast", "/", "pgqueuer,", "1", "worker", "PostgreSQL", "1.60", "1.5", "met"],
-        ["holdfast", "/", "raw,", "1", "worker", "SQLite", "0.25", "0.5", "missed"],
+        ["holdfast", "/", "pgqueuer,", "1", "worker", "PostgreSQL", "1.60", "1.5", "ok"],
+        ["holdfast", "/", "raw,", "1", "worker", "SQLite", "0.25", "0.5", "short"],
     ]
     assert "skipped: dbos: pip failed" in table
     assert table[-1].startswith("not publishable")
@@ -62,9 +62,9 @@ def test_concurrent_callers_are_also_compared_with_a_single_caller_of_a_peer():
     report.add("PostgreSQL", "pgqueuer", {"one by one": 1000.0, "100 at once": 2000.0})
     report.add("PostgreSQL", "holdfast", {"one by one": 900.0, "100 at once": 4000.0})
     assert [(found.title, found.value, found.verdict) for found in report.comparisons()] == [
-        ("holdfast / pgqueuer, one by one", 0.9, "met"),
+        ("holdfast / pgqueuer, one by one", 0.9, "ok"),
         ("holdfast / pgqueuer, 100 at once", 2.0, ""),
-        ("holdfast, 100 at once / pgqueuer, one by one", 4.0, "missed"),
+        ("holdfast, 100 at once / pgqueuer, one by one", 4.0, "short"),
     ]
 
 
@@ -72,8 +72,8 @@ def test_a_target_can_be_an_absolute_value():
     report = Report(Memory(), {"reps": 3, "quick": False})
     report.add("SQLite", "holdfast", {"idle worker": 61.0, "import": 150.0})
     assert [(found.title, found.target and found.target.text, found.verdict) for found in report.comparisons()] == [
-        ("holdfast, idle worker", "at most 60", "missed"),
-        ("holdfast, import", "at most 150", "met"),
+        ("holdfast, idle worker", "at most 60", "short"),
+        ("holdfast, import", "at most 150", "ok"),
     ]
 
 

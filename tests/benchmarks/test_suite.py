@@ -81,6 +81,24 @@ def test_growth_has_other_kinds_without_a_target(measured):
     assert [ratio["target"] for ratio in found["ratios"]] == [None, None, None]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["queues", "messages received", "event waiters", "uncounted runs"],
+        pytest.param(["gather", "tasks", "declared tasks", "messages sent", "finished runs"], marks=pytest.mark.slow),
+    ],
+    ids=["some", "others"],
+)
+def test_scale_compares_two_sizes_of_each_measure(measured, chosen, names):
+    found = measured("scale", *chosen, "--quick", "--count", "60", "--shrink", "10", "--only", ",".join(names))
+    assert [line["subject"] for line in found["results"]] == ["small", "large"] * len(names)
+    assert [ratio["metric"].split(",")[0] for ratio in found["ratios"]] == names
+    assert ratios(found) == [("large", "small")] * len(names)
+    assert {ratio["target"] for ratio in found["ratios"]} == {"at most 1.25"}
+    assert {ratio["verdict"] for ratio in found["ratios"]} <= {"ok", "short"}
+    assert found["failures"] == []
+
+
 def test_the_backlog_is_refilled_for_every_repetition(measured):
     found = measured("growth", "--sqlite", "--count", "30", "--size", "30", "--reps", "2", "--kinds", "ready")
     assert [(line["subject"], line["n"]) for line in found["results"]] == [("empty", 2), ("ready", 2)]

@@ -155,6 +155,24 @@ def test_a_remote_task_is_enqueued_by_name_and_not_registered(ledger, registry):
     assert "billing.charge" not in registry
 
 
+class UnreadDict(dict):
+    """Tells only about single keys."""
+
+    def items(self):
+        raise AssertionError("all keys are read")
+
+    keys = values = __iter__ = items
+
+
+def test_declaring_a_task_doesnt_read_all_others(task, registry):
+    registry._tasks = UnreadDict()
+    for number in range(3):
+        task(send, name=f"mail.{number}", aliases=(f"old.{number}",))
+    task(send, name="mail.1")
+    assert "old.1" not in registry._tasks
+    assert "old.2" in registry._tasks
+
+
 def test_a_task_is_found_by_name_and_alias(task, registry):
     mail = task(send, name="mail.send", aliases=("old.send",))
     assert registry.get("mail.send") is mail

@@ -50,6 +50,7 @@ class Registry:
         self.fair: dict[str, dict[str, int]] = {}
         """The fair queues, with their weights by tenant."""
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._names: dict[str, tuple[str, ...]] = {}  # by the name of a task, that name and its aliases
         self._queues: set[str] = set()
         self._lock = threading.Lock()
 
@@ -72,9 +73,10 @@ class Registry:
                     )
                 if _origin(known) != _origin(task):  # an unchanged machine has new classes of states
                     note(f"task {name} is redefined: attempts that start from now on execute the new code")
-            stale = [name for name, known in self._tasks.items() if known.name == task.name]
-            for name in stale:
-                del self._tasks[name]
+            for name in self._names.get(task.name, ()):  # aliases that it no longer has
+                if name in self._tasks and self._tasks[name].name == task.name:
+                    del self._tasks[name]
+            self._names[task.name] = names
             for name in names:
                 self._tasks[name] = task
 
