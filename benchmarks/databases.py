@@ -30,6 +30,8 @@ from holdfast.testing.server import PostgresServer, create_database, database_of
 
 COMMIT_SAMPLES = 300
 SHARED_BUFFERS = "1GB"
+MAX_CONNECTIONS = 1500
+"""For hundreds of workers, also of earlier releases, which held more connections."""
 REPORTED_SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
 CHUNK_ROWS = 1000
 READ_TIMEOUT_S = 600.0  # After ten minutes at full speed, many millions of rows are counted.
@@ -223,7 +225,8 @@ def describe_environment(backends: list[Backend]) -> dict[str, Any]:
 
 def _start_server(stack: ExitStack) -> str:
     """Start a temporary server that is reached by TCP, like a remote one. Peers reach it in the same way."""
-    server = PostgresServer(port=0, shared_buffers=SHARED_BUFFERS, settings={"synchronous_commit": "on"})
+    settings: dict[str, str | int] = {"synchronous_commit": "on", "max_connections": MAX_CONNECTIONS}
+    server = PostgresServer(port=0, shared_buffers=SHARED_BUFFERS, settings=settings)
     try:
         return stack.enter_context(server).url
     except RuntimeError as error:

@@ -70,6 +70,11 @@ TARGETS = (
     Target("sustained", None, None, HOLDFAST, 0.85, to_metric="minute 1"),
     Target("memory", None, "idle worker", None, 60, at_most=True),
     Target("memory", None, "import", None, 150, at_most=True),
+    Target("workers", POSTGRES, "32 workers", HOLDFAST, 0.8, to_metric="4 workers"),
+    Target("workers", POSTGRES, "4 busy, 196 idle", HOLDFAST, 0.8, to_metric="4 workers"),
+    Target("workers", POSTGRES, "connections of an idle worker", None, 2, at_most=True),
+    Target("workers", POSTGRES, "connections of a busy worker", None, 3, at_most=True),
+    Target("workers", None, "CPU of an idle worker", None, 0.3, at_most=True),
     Target("pages", POSTGRES, None, None, 100, at_most=True),
 )
 

@@ -37,11 +37,14 @@ def measure_runs_per_second(db: BenchmarkDatabase, count: int, config: WorkerCon
 def measure_rate(db: MeasuredDatabase, count: int, commands: Callable[[Path], Sequence[Command]]) -> float:
     """Return the runs per second from the start of the first run until no run is unfinished."""
     with scratch_folder() as scratch, running_workers(commands(scratch), scratch) as workers:
-        started, finished = _wait_until_finished(db, scratch, count, workers)
+        started, finished = wait_until_finished(db, scratch, count, workers)
     return count / (finished - started)
 
 
-def _wait_until_finished(db: MeasuredDatabase, scratch: Path, count: int, workers: Workers) -> tuple[float, float]:
+def wait_until_finished(
+    db: MeasuredDatabase, scratch: Path, count: int, workers: Workers, on_poll: Callable[[], None] = lambda: None
+) -> tuple[float, float]:
+    """Wait for the end of all runs; return when the first one started and when the last one ended."""
     deadline = time.monotonic() + TIMEOUT_S
     started: float | None = None
     while True:
@@ -49,6 +52,7 @@ def _wait_until_finished(db: MeasuredDatabase, scratch: Path, count: int, worker
         if started and not db.has_unfinished():
             return started, time.time()
         workers.check_alive()
+        on_poll()
         if time.monotonic() > deadline:
             done = db.count_done()
             raise MeasurementFailed(f"{done:,} of {count:,} done after {TIMEOUT_S:.0f} s: {workers.last_output()}")

@@ -15,6 +15,7 @@ from benchmarks.suite.pages import Pages
 from benchmarks.suite.scale import Scale
 from benchmarks.suite.steps import Steps
 from benchmarks.suite.sustained import Sustained
+from benchmarks.suite.workers import ManyWorkers
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     Jobs(),
@@ -28,5 +29,6 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Scale(),
     Sustained(),
     Memory(),
+    ManyWorkers(),
     Pages(),
 )

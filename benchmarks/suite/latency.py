@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import HOLDFAST, Benchmark, Case, MeasurementFailed, Metrics, check_count
-from benchmarks.databases import Backend
+from benchmarks.databases import Backend, BenchmarkDatabase
 from benchmarks.processes import (
     Command,
     WorkerConfig,
@@ -66,14 +66,30 @@ def measure_latency(
 ) -> Metrics:
     """Send jobs one by one to idle workers and return the percentiles of their latencies."""
     with scratch_folder() as scratch, running_workers(workers(scratch), scratch) as running:
-        _send(sender(scratch, WARM_UP_JOBS), scratch, WARM_UP_JOBS)
-        _wait_for_starts(scratch, WARM_UP_JOBS, running)
-        time.sleep(STARTUP_WAIT_S)
-        _send(sender(scratch, count), scratch, count)
-        latencies = sorted(_wait_for_starts(scratch, WARM_UP_JOBS + count, running)[WARM_UP_JOBS:])
-        _wait_until_finished(db)
-    check_count("jobs done", db.count_done(), WARM_UP_JOBS + count)
+        latencies = sorted(_latencies(db, count, scratch, running, sender))
     return {"p50": statistics.median(latencies) * 1000, "p99": latencies[int(len(latencies) * 0.99)] * 1000}
+
+
+def measure_start_latency(db: BenchmarkDatabase, scratch: Path, count: int, workers: Workers) -> list[float]:
+    """Send jobs one by one to workers that are running and return the seconds until each started."""
+
+    def sender(scratch: Path, count: int) -> Command:
+        return child_command("send", db.url, scratch, "--count", str(count))
+
+    return _latencies(db, count, scratch, workers, sender)
+
+
+def _latencies(
+    db: MeasuredDatabase, count: int, scratch: Path, workers: Workers, sender: Callable[[Path, int], Command]
+) -> list[float]:
+    _send(sender(scratch, WARM_UP_JOBS), scratch, WARM_UP_JOBS)
+    _wait_for_starts(scratch, WARM_UP_JOBS, workers)
+    time.sleep(STARTUP_WAIT_S)
+    _send(sender(scratch, count), scratch, count)
+    latencies = _wait_for_starts(scratch, WARM_UP_JOBS + count, workers)[WARM_UP_JOBS:]
+    _wait_until_finished(db)
+    check_count("jobs done", db.count_done(), WARM_UP_JOBS + count)
+    return latencies
 
 
 def _send(command: Command, scratch: Path, count: int) -> None:

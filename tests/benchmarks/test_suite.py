@@ -145,3 +145,19 @@ def test_pages_are_requested_with_runs_of_all_kinds(measured, chosen):
     assert all((line["unit"], line["n"]) == ("ms", 1) for line in found["results"])
     targets = {ratio["target"] for ratio in found["ratios"]}
     assert targets == ({"at most 100"} if "--postgres" in chosen else set())
+
+
+@pytest.mark.slow
+def test_workers_compares_many_and_idle_ones_with_few_and_measures_an_idle_worker(measured, durable_server):
+    sizes = ("--few", "1", "--many", "2", "--idle", "1")
+    found = measured("workers", "--postgres", durable_server, "--quick", "--count", "30", *sizes)
+    names = [metric for _, metric in metrics(found)]
+    assert names[:4] == ["1 workers", "connections of a busy worker", "2 workers", "1 busy, 1 idle"]
+    compared = {(ratio["metric"], ratio["to_metric"]) for ratio in found["ratios"] if ratio["to"]}
+    assert compared >= {("2 workers", "1 workers"), ("1 busy, 1 idle", "1 workers")}
+    assert {"CPU of an idle worker", "wake-ups of an idle worker", "connections of an idle worker"} <= set(names)
+
+
+def test_an_idle_worker_is_measured_on_sqlite(measured):
+    found = measured("workers", "--sqlite", "--quick", "--count", "30")
+    assert [metric for _, metric in metrics(found)] == ["CPU of an idle worker", "wake-ups of an idle worker"]

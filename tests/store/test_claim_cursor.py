@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 
-from holdfast.store.claims import MAX_CURSOR_PRIORITIES, LaneCursor, ScanPolicy, ScanRange
+from holdfast.store import claims as claims_module
+from holdfast.store.claims import MAX_CURSOR_PRIORITIES, SHARES, LaneCursor, ScanPolicy, ScanRange
 from tests.support.store_harness import StoreHarness
 
 POLICY = ScanPolicy()
@@ -188,3 +190,64 @@ def test_a_cursor_with_too_many_priorities_is_reset():
     assert len(reached.ranges()) == MAX_CURSOR_PRIORITIES
     reached.advance(SimpleNamespace(priority=-1, turn=0, seq=5))
     assert reached.ranges() == [ScanRange(1)]
+
+
+@pytest.fixture
+def contended(timed, monkeypatch):
+    """A store with the experience that other workers claim the same runs."""
+    harness, watch = timed
+    harness.add()
+    assert len(harness.claim("w", 1)) == 1
+    harness.store.claims.expect_contention()
+    monkeypatch.setattr(claims_module.random, "randrange", lambda shares: min(3, shares))
+    return harness, watch
+
+
+def seqs(claims):
+    return [claim.seq for claim in claims]
+
+
+def test_claims_of_many_workers_prefer_a_share_of_the_next_runs_and_then_take_others(contended):
+    harness, _ = contended
+    added = [harness.add() for _ in range(4 * SHARES)]
+    first = harness.claim("w", 4)
+    assert [seq % SHARES for seq in seqs(first)] == [3] * 4, "all rows of the share are in the window"
+    second = harness.claim("w", 4)
+    assert ids(second) == [run for run in added if run not in ids(first)][:4], "the share is used up"
+
+
+def test_a_claim_that_loses_candidates_to_another_transaction_expects_contention(timed, monkeypatch):
+    harness, _ = timed
+    *_, last = [harness.add() for _ in range(4)]
+    monkeypatch.setattr(claims_module.random, "randrange", lambda shares: min(3, shares))
+    with psycopg.connect(harness.url) as other:
+        other.execute(f"select 1 from holdfast.runs where id <> '{last}' for update".encode())
+        assert ids(harness.claim("w", 4)) == [last]
+    for _ in range(2 * SHARES):
+        harness.add()
+    assert [seq % SHARES for seq in seqs(harness.claim("w", 2))] == [3, 3]
+
+
+def test_a_more_urgent_run_comes_before_the_share(contended):
+    harness, _ = contended
+    for _ in range(2 * SHARES):
+        harness.add()
+    urgent = [harness.add(priority=5) for _ in range(2)]
+    assert set(urgent) <= set(ids(harness.claim("w", 4)))
+
+
+def test_claims_in_shares_end_and_do_not_keep_old_runs_waiting(contended):
+    """One claim a second takes the first runs in order, and all do when claims aren't contended any more."""
+    harness, watch = contended
+    added = [harness.add() for _ in range(8 * SHARES)]
+    claimed = ids(harness.claim("w", 4))
+    assert claimed != added[:4]
+    watch.now += POLICY.max_head_interval_s + 0.01
+    assert ids(harness.claim("w", 4)) == [run for run in added if run not in claimed][:4]
+
+
+def test_a_run_that_a_finished_transaction_had_locked_is_claimed_in_shares_too(contended):
+    harness, _ = contended
+    run = harness.add()
+    harness.sql(f"select 1 from {{schema}}runs where id = '{run}' for update")
+    assert ids(harness.claim("w", 2)) == [run]

@@ -28,6 +28,7 @@
 | `{next_turn(r, time)}` | turn of run `r` when it becomes ready again: by time, or its tenant's next one |
 | `{limit}` | the statement's limit, as a literal |
 | `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |
+| `{wide_limit}` | 32 times the limit, for reads that pass over rows that other workers have locked |
 | `{old_snapshot}` | whether this transaction can't see what others commit meanwhile |
 | `{notify_workers}` | notifies idle workers of new work, except the acting one; free while none is idle |
 | `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
@@ -68,6 +69,7 @@ SHOWN_RUN_COLUMNS = (
 MAX_TURN = 2**62
 """Turns beyond are corrupt; they don't count, so that no other turn overflows."""
 
+_LIMIT_FACTORS = {"limit": 1, "double_limit": 2, "wide_limit": 32}
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _CALL = re.compile(r"(?<![\w.])([a-z_][a-z0-9_]*)\(")
 _CALL_SYNTAX = {"any", "array", "cast", "coalesce", "each", "extract", "greatest", "least", "nullif"}
@@ -101,10 +103,10 @@ class Dialect(ABC):
 
         def replace(match: re.Match[str]) -> str:
             name, argument = match.groups()
-            if name in ("limit", "double_limit"):
+            if name in _LIMIT_FACTORS:
                 if limit is None:
                     raise LookupError(f"a statement with {{{name}}} needs a limit")
-                return str(limit if name == "limit" else 2 * limit)
+                return str(_LIMIT_FACTORS[name] * limit)
             fragment: str | Callable[[str], str] = getattr(self, f"_{name}")
             return fragment(argument) if callable(fragment) else fragment
 

@@ -8,6 +8,7 @@ their own.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,6 +27,7 @@ from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
 MAX_CLAIM_RUNS = 512
+SHARES = 16
 MAX_CURSOR_PRIORITIES = 16
 """A lane with more priorities than this forgets its positions and is scanned from its head."""
 BELOW_ALL_PRIORITIES, ABOVE_ALL_PRIORITIES = -(2**31) - 1, 2**31
@@ -54,8 +56,11 @@ class ScanPolicy:
     max_head_share: float = 1 / 20
     slow_scan_s: float = 0.02
     """A head scan that takes longer is followed by claims that resume, in lanes that aren't crowded too."""
-    crowded_runs: int = 64
+    crowded_runs: int = 16
     """A lane is crowded if it gave a claim at least this many runs, and the claim got all it wanted."""
+    contended_s: float = 1.0
+    """How long claims prefer a share of the next runs after other workers were faster. One claim every
+    `max_head_interval_s` still takes the first runs in order."""
 
     def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
         """Return how long claims may resume after a head scan that took `head_scan_s`."""
@@ -79,6 +84,8 @@ class ScanRange(msgspec.Struct):
     priority: int = BELOW_ALL_PRIORITIES
     turn: int = 0
     seq: int = 0
+    share: int | None = None
+    """Set while many workers claim at once: the share of the runs (`seq` modulo `SHARES`) that this claim prefers."""
 
 
 class LaneCursor:
@@ -162,6 +169,8 @@ class ClaimStore(StoreModule):
         self._monotonic = monotonic
         self._policy = policy or SCAN_POLICY
         self._cursors: dict[int, LaneCursor] = {}
+        self._in_order_at = 0.0  # the last claim that scanned all lanes from their heads, in order
+        self._contended_until = 0.0
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Claim up to `wanted` ready runs of these lanes, in the order in which they start.
@@ -206,11 +215,16 @@ class ClaimStore(StoreModule):
         cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
         resumed = [cursor.may_resume(began, self._policy) for cursor in cursors]
         execute = execute or partial(self._execute, "claim")
-        claims = self._claim_ranges(execute, session, cursors, resumed, size)
-        if not claims and any(resumed):
+        is_contended = began < min(self._contended_until, self._in_order_at + self._policy.max_head_interval_s)
+        if not is_contended and began < self._contended_until:
+            resumed = [False] * len(cursors)
+        claims = self._claim_ranges(execute, session, cursors, resumed, size, in_shares=is_contended)
+        if not claims and (is_contended or any(resumed)):
             resumed = [False] * len(cursors)
             claims = self._claim_ranges(execute, session, cursors, resumed, size)
         now = self._monotonic()
+        if not (is_contended or any(resumed)):
+            self._in_order_at = now
         # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
         counts = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
         for cursor, did_resume in zip(cursors, resumed, strict=True):
@@ -225,15 +239,27 @@ class ClaimStore(StoreModule):
         cursors: list[LaneCursor],
         resume: list[bool],
         size: int,
+        *,
+        in_shares: bool = False,
     ) -> list[Claim]:
-        """Claim with one statement and advance the cursors."""
+        """Claim with one statement and advance the cursors. `in_shares`: prefer a random share of the next runs."""
         ranges = [each for cursor, on in zip(cursors, resume, strict=True) for each in cursor.ranges(resume=on)]
+        if in_shares:
+            share = random.randrange(SHARES)
+            for each in ranges:
+                each.share = share
         rows = execute("claim", limit=size, session=session, ranges=json_rows(ranges))
-        claims = self._to_claims(rows)
+        if rows and len(rows) < min(size, rows[0][-1]):
+            self.expect_contention()
+        claims = self._to_claims([row[:-1] for row in rows])
         last = {(claim.lane, claim.priority): claim for claim in claims}
         for (lane, _), claim in last.items():
             self._cursors[lane].advance(claim)
         return claims
+
+    def expect_contention(self) -> None:
+        """Let claims prefer a share of the next runs for a while, because other workers claim them too."""
+        self._contended_until = self._monotonic() + self._policy.contended_s
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Claim runs of lanes with limits, in the same order; park those whose limits are full."""

@@ -7,6 +7,7 @@ loaded. If any of that fails, the claimed runs are released. `docs/claims.md` ex
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -31,7 +32,8 @@ POLL_INTERVAL_S = 1.0
 QUIET_PAUSE_S = 0.02
 """The pause after a claim that left most slots free: unless a run is announced, nothing is ready."""
 CONTENDED_PAUSE_S = 0.005
-"""The pause after a claim that found nothing although runs are ready: other workers were faster."""
+MAX_CONTENDED_PAUSE_S = 0.04
+"""The pauses after claims that found nothing although runs are ready: other workers were faster."""
 MAX_BACKLOG_WRITES = 2000
 """With more unwritten ends and checkpoints, the worker claims nothing."""
 BACKLOG_PAUSE_S = 0.01
@@ -331,6 +333,7 @@ class Claimer(Loop):
         self._busy_since = 0.0
         self._saturated_until = 0.0  # the queue was longer than the free slots, and probably is until then
         self._threads_saturated_until = 0.0  # the same for runs that need a thread
+        self._contended_pause_s = CONTENDED_PAUSE_S
         self._limits_checked_at = 0.0
         self._processes_first = False
         self._limited_first = False
@@ -396,6 +399,8 @@ class Claimer(Loop):
         try:
             self._claim(session, free)
             self._saturated_until = time.monotonic() + SATURATED_PAUSE_S if len(attempts) > free // 2 else 0.0
+            if attempts:
+                self._contended_pause_s = CONTENDED_PAUSE_S
             load_history(self._store, attempts)
             if attempts and self.telemetry is not None:
                 self.telemetry.claimed(attempts, started)
@@ -557,7 +562,10 @@ class Claimer(Loop):
     def _found_nothing(self, session: Session) -> float:
         """Ask for notifications of new work, then claim once more: work that arrived in between is not announced."""
         self.empty_rounds += 1
-        self._busy_since = 0.0
+        was_busy, self._busy_since = self._busy_since > 0, 0.0
+        if was_busy and self._store.claims.has_ready(self._startable_lanes()):
+            self._busy_since = time.monotonic()
+            return self._contended_pause()
         if self._idle_session is not session:
             self._store.sessions.mark_idle(session.id, True)
             self._idle_session = session
@@ -569,9 +577,7 @@ class Claimer(Loop):
         free_threads = self._runner.free_thread_slots()
         if self._waits_for_more_threads(free_threads):
             return SATURATED_PAUSE_S
-        has_threads = free_threads > 0 and self._runner.lost_threads < self._runner.threads
-        lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
-        lanes = lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
+        lanes = self._startable_lanes()
         if not self._store.claims.has_ready(lanes):
             self._needs_slots = not self._has_slots_of_all_kinds()
             return POLL_INTERVAL_S
@@ -580,7 +586,20 @@ class Claimer(Loop):
             self._limits_checked_at = now
             if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
-        return CONTENDED_PAUSE_S
+        return self._contended_pause()
+
+    def _startable_lanes(self) -> list[int]:
+        """Return the lanes whose runs could start now, because a thread or process is free for them."""
+        has_threads = self._runner.free_thread_slots() > 0 and self._runner.lost_threads < self._runner.threads
+        lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
+        return lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
+
+    def _contended_pause(self) -> float:
+        """Return a pause that grows while other workers are faster, with jitter so that they don't try together."""
+        self._store.claims.expect_contention()
+        pause_s = self._contended_pause_s
+        self._contended_pause_s = min(2 * pause_s, MAX_CONTENDED_PAUSE_S)
+        return pause_s * random.uniform(0.5, 1.5)
 
     def _mark_busy(self, session: Session) -> None:
         """Turn notifications off after a second of uninterrupted work."""

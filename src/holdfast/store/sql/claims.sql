@@ -51,10 +51,12 @@ where (
 --
 -- 1. `alive` locks the session row and checks its lease; without it nothing is claimed.
 -- 2. `candidates` reads each range from the ready index without locking; twice the limit, because another worker may hold
---    the first rows.
+--    the first rows. While many workers claim at once, all would pick the same rows and get few of them. Then a range has
+--    a share: of a wider window, the rows of that share come first, and rows that another transaction seems to have
+--    locked come last (bench: workers).
 -- 3. `locked` locks candidates by ctid with SKIP LOCKED and re-checks their state. No statistics can reorder a lookup by
 --    ctid, and a row that changed since the statement began is skipped.
--- 4. The update assigns session and fence.
+-- 4. The update assigns session and fence. The number of candidates tells whether other workers were faster.
 --
 -- Runs with limits are skipped: `claim_limited` claims those, once their lane is marked. One statement, because round
 -- trips dominate small claims; the time is computed once, not per row (bench: jobs, two workers). LIMITs are literals:
@@ -64,20 +66,36 @@ with alive as materialized (
 ),
 candidates as materialized (
     select ready.tid
-    from alive cross join {each(:ranges, lane bigint, above bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
+    from alive cross join {each(:ranges, lane bigint, above bigint, priority bigint, turn bigint, seq bigint, share bigint)} cross join lateral (
         (
-            select r.ctid as tid, r.priority, r.turn, r.seq from {schema}runs r
-            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+            select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
+            where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
             order by r.priority desc, r.turn, r.seq limit {double_limit}
         ) union all (
-            select r.ctid as tid, r.priority, r.turn, r.seq from {schema}runs r
-            where r.lane = each.lane and r.state = 'ready' and r.held is null
+            select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
+            where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null
             and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
             order by r.turn, r.seq limit {double_limit}
+        ) union all (
+            select near.tid, near.priority, near.turn, near.seq,
+                case when near.locker <> cast('0' as xid) then 2 when near.seq % 16 <> each.share then 1 else 0 end
+            from (
+                (
+                    select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
+                    where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+                    order by r.priority desc, r.turn, r.seq limit {wide_limit}
+                ) union all (
+                    select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
+                    where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null
+                    and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
+                    order by r.turn, r.seq limit {wide_limit}
+                )
+            ) near
+            order by near.priority desc, 5, near.turn, near.seq limit {double_limit}
         )
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.turn, ready.seq limit {double_limit}
+    order by ready.priority desc, ready.rank, ready.turn, ready.seq limit {double_limit}
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
@@ -91,7 +109,7 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
     claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
 where ctid = any(array(select tid from locked))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
-    spent, undos, ending
+    spent, undos, ending, (select count(*) from candidates)
 
 -- name: pick_claimable
 -- only: sqlite
