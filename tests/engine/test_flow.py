@@ -1,6 +1,8 @@
-"""Flow control as applications use it: debounced calls."""
+"""Flow control as applications use it: debounced calls, and runs whose unique name is taken."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -8,6 +10,7 @@ from holdfast import Context, Holdfast
 from holdfast.control import Control
 from holdfast.errors import ConfigError, GraphError
 from holdfast.task.graph import Graph
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -48,9 +51,55 @@ def test_a_durable_function_enqueues_debounced_runs(timed_app, index, clock):
     assert timed_app.get_run(first.result()).result() == "final"
 
 
+def test_a_run_that_is_queued_behind_another_starts_when_that_has_ended(timed_app, index):
+    first = index.options(unique="crm").enqueue("first")
+    second = index.options(unique="crm", if_taken="queue").enqueue("second")
+    assert (second != first, second.created) == (True, True)
+    (reason,) = Control(timed_app.store).whys.why(second.id).reasons
+    assert (reason.code, reason.data["run"]) == ("queued", str(first.id))
+    assert timed_app.worker().drain() == 2
+    assert (first.result(), second.result()) == ("first", "second")
+
+
+def test_a_running_function_is_cancelled_and_its_successor_starts_when_its_code_has_stopped(app):
+    ran: list[str] = []
+
+    @app.task(name="sync")
+    async def sync(name: str) -> str:
+        ran.append(f"begin {name}")
+        try:
+            await asyncio.sleep(3600 if name == "first" else 0)
+        finally:
+            ran.append(f"end {name}")
+        return name
+
+    with app.worker():
+        first = sync.options(unique="crm", if_taken="cancel").enqueue("first")
+        wait_until(lambda: ran)
+        second = sync.options(unique="crm", if_taken="cancel").enqueue("second")
+        assert second.result(timeout=30) == "second"
+    assert first.info().state == "cancelled"
+    assert ran == ["begin first", "end first", "begin second", "end second"]
+
+
+def test_a_function_that_replaces_its_own_run_ends(app):
+    @app.task(name="again")
+    async def again(ctx: Context, last: bool) -> str:
+        if not last:
+            await ctx.enqueue(again.options(unique="x", if_taken="cancel"), True)
+        return "done"
+
+    first = again.options(unique="x").enqueue(False)
+    app.worker().drain(timeout=60)
+    assert first.info().state == "cancelled"
+    assert [run.state for run in app.runs()] == ["done", "cancelled"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"if_taken": "queue"}, "needs unique="),
+        ({"unique": "x", "if_taken": "wait"}, "must be one of 'return', 'queue', 'replace', 'cancel'"),
         ({"debounce": "x"}, "needs delay="),
         ({"debounce": "x", "delay": 0}, "needs delay="),
         ({"debounce": "x", "delay": 5, "max_delay": 4}, "must not be less than delay"),

@@ -264,6 +264,14 @@ BUGS = (
         "hold_successors", "where id", "where 1 = 0 and id",
     ),
     sql(
+        "queue-early", "a queued run starts while the code of its predecessor is still running", "start_queued_runs",
+        "held = 'quiescing'", "held = null",
+    ),
+    sql(
+        "replace-started", "a run that has started gets the arguments of a newer call", "lock_unstarted",
+        "and r.claimed_at is null", "",
+    ),
+    sql(
         "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",
         "args = given.args", "args = {schema}runs.args",
     ),

@@ -87,6 +87,7 @@ class Clients:
                 options = {"debounce": "often", "delay": 0.5, "max_delay": rng.choice((None, 1))}
             elif rng.random() < 0.3:
                 options["unique"] = "one"
+                options["if_taken"] = rng.choice(("return", "queue", "replace", "cancel"))
             elif rng.random() < 0.3:
                 options["key"] = f"key{rng.randint(0, 1)}"
             try:
@@ -216,6 +217,8 @@ class Clients:
         self._check_messages()
 
     def _check_end(self, row: dict[str, Any]) -> None:
+        if row["state"] == "cancelled" and row["unique_name"] is not None:
+            return  # replaced by a newer run of its name
         args = msgspec.json.decode(row["args"])
         code = msgspec.json.decode(row["error"])["code"] if row["state"] == "failed" else None
         if args.get("name") == "culprit" and code != "crashed":

@@ -35,6 +35,7 @@ TABLES = (
 SESSIONS = ("a", "b")
 STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
 PICK = st.integers(0, 5)
+IF_TAKEN = st.sampled_from(("return", "queue", "replace", "cancel"))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -128,6 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
             timers.fail_overdue(OVERDUE)
             timers.promote_due()
             timers.resolve_due_waits()
+            timers.start_queued()
             timers.release_held()
             timers.wake_event_waiters()
 
@@ -139,22 +141,39 @@ class StoreMachine(RuleBasedStateMachine):
         deadline=st.sampled_from((None, None, DELAY)),
         limited=st.booleans(),
         unique=st.sampled_from((None, None, "one")),
+        if_taken=IF_TAKEN,
     )
-    def add(self, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None) -> None:
-        id = str(new_id())
+    def add(
+        self, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
+        if_taken: str = "return",
+    ) -> None:  # fmt: skip
+        id, args = str(new_id()), str(self.number())
         task = "limited" if limited else "task"
         unique = None if unique is None else f"{unique} {task}"
         wanted = self.model.add(
-            id, priority=priority, delay=delay, deadline=deadline, limited=limited, unique=unique
+            id, priority=priority, delay=delay, deadline=deadline, limited=limited, unique=unique, if_taken=if_taken,
+            args=args,
         )  # fmt: skip
 
         def new() -> NewRun:
             return NewRun(
-                id, "default", task, "{}", DAY, max_crashes=MAX_CRASHES, priority=priority, delay=delay or None,
-                deadline_in=deadline, unique=unique, limits=LIMITS if limited else None,
+                id, "default", task, args, DAY, max_crashes=MAX_CRASHES, priority=priority, delay=delay or None,
+                deadline_in=deadline, unique=unique, if_taken=if_taken, limits=LIMITS if limited else None,  # type: ignore[arg-type]
             )  # fmt: skip
 
         self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
+
+    @rule(name=st.sampled_from(SESSIONS), limited=st.booleans(), if_taken=IF_TAKEN, cancel=st.booleans())
+    def take_name(self, name: str, limited: bool, if_taken: str, cancel: bool) -> None:
+        """Let a run with a unique name start, enqueue another one, and perhaps cancel the first; then claim."""
+        self.add(0, 0, None, limited, "one")
+        self.claim(name, 4, limited, new=None)
+        holder = self.model._holder(f"one {'limited' if limited else 'task'}")
+        self.add(0, 0, None, limited, "one", if_taken)
+        if cancel and holder is not None:
+            self.cancel_one(holder.id)
+        self.run_timers()
+        self.claim(name, 4, limited, new=None)
 
     @rule(name=st.sampled_from(("x", "y")), max_delay=st.sampled_from((None, 2 * SECOND)), again=st.booleans())
     def debounce(self, name: str, max_delay: int | None, again: bool) -> None:
@@ -196,11 +215,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)),  # numbers that both stores claim alike
         limited=st.booleans(),
-        new=st.sampled_from((None, "any", "unique")),
+        new=st.sampled_from((None, "any", "unique")), if_taken=IF_TAKEN,
     )  # fmt: skip
-    def claim(self, name: str, wanted: int, limited: bool, new: str | None) -> None:
+    def claim(self, name: str, wanted: int, limited: bool, new: str | None, if_taken: str = "return") -> None:
         if new is not None:
-            self.add(0, 0, None, limited, "one" if new == "unique" else None)
+            self.add(0, 0, None, limited, "one" if new == "unique" else None, if_taken)
         session = self.sessions[name]
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims
@@ -413,14 +432,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(sent, send)
 
     @precondition(lambda self: self.model.runs)
-    @rule(pick=PICK, then=st.sampled_from((None, "retry", "successor")))
-    def cancel(self, pick: int, then: str | None) -> None:
+    @rule(pick=PICK, then=st.sampled_from((None, "retry", "successor")), if_taken=IF_TAKEN)
+    def cancel(self, pick: int, then: str | None, if_taken: str) -> None:
         id = self.run(pick)
         self.cancel_one(id)
         if then == "retry":
             self.retry_one(id)
         elif then == "successor" and self.model.runs[id].unique is not None:
-            self.add(0, 0, None, self.model.runs[id].limited, "one")
+            self.add(0, 0, None, self.model.runs[id].limited, "one", if_taken)
 
     def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)

@@ -74,6 +74,14 @@ class Run:
     def final(self) -> bool:
         return self.state in FINAL
 
+    def replace(self, args: str, due: int, now: int) -> None:
+        """Give a run that hasn't started the arguments and the time of a newer call."""
+        self.args = args
+        self.fence += self.state == "ready"
+        self.held = None if self.held == "full" else self.held
+        if self.state == "scheduled" or due > now:
+            self.state, self.due_at = "scheduled", due
+
     def clear_suspicion(self) -> None:
         """Reset after an orderly end or a retry."""
         self.deaths, self.isolation = 0, None
@@ -157,30 +165,54 @@ class Model:
         for run in self._runs():
             if run.debounce == name and not run.started and not run.final:
                 due = self.now + delay
-                due = due if max_delay is None else min(due, run.created_at + max_delay)
-                run.args = args
-                run.fence += run.state == "ready"
-                if run.state == "scheduled" or due > self.now:
-                    run.state, run.due_at = "scheduled", due
+                run.replace(args, due if max_delay is None else min(due, run.created_at + max_delay), self.now)
                 return run.id
         run = self._new(id, debounce=name, args=args)
         run.state, run.due_at = "scheduled", self.now + delay
         return id
 
     def add(
-        self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None
-    ) -> str:
-        """Create a run, or return the unfinished one with its unique name."""
-        for other in self._runs():
-            if unique is not None and other.unique == unique and not other.final:
+        self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
+        if_taken: str = "return", args: str = "{}",
+    ) -> str:  # fmt: skip
+        """Create a run, or do what `if_taken` says if an unfinished one has its unique name."""
+        if unique is not None and if_taken != "return":
+            self._start_queued(unique)
+        holder, waiting = self._holder(unique), self._holder(f"{unique}+")
+        if holder is not None and if_taken == "cancel":
+            self.cancel(holder.id)
+            if waiting is not None:
+                self.cancel(waiting.id)
+        elif holder is not None and if_taken == "return":
+            return holder.id
+        elif holder is not None:
+            other = holder if if_taken == "replace" and not holder.started else waiting
+            if other is not None:
+                if if_taken == "replace":
+                    other.priority = priority
+                    other.deadline = None if deadline is None else self.now + deadline
+                    other.replace(args, self.now + delay, self.now)
                 return other.id
-        run = self._new(id, priority=priority, limited=limited, unique=unique)
+            unique = f"{unique}+"
+        run = self._new(id, priority=priority, limited=limited, unique=unique, args=args)
+        run.held = "queued" if unique is not None and unique.endswith("+") else None
         run.deadline = None if deadline is None else self.now + deadline
         if delay:
             run.state, run.due_at = "scheduled", self.now + delay
         if self._predecessor(run):
             run.held = "quiescing"
         return id
+
+    def _holder(self, unique: str | None) -> Run | None:
+        """Return the unfinished run that has a unique name."""
+        found = (run for run in self._runs() if unique is not None and run.unique == unique and not run.final)
+        return next(found, None)
+
+    def _start_queued(self, unique: str) -> None:
+        """Give the run that waits for a unique name the name, if it is free; it starts once its predecessor stops."""
+        waiting = self._holder(f"{unique}+")
+        if waiting is not None and self._holder(unique) is None:
+            waiting.unique, waiting.held = unique, "quiescing"
 
     def _new(self, id: str, **more: object) -> Run:
         self.seq += 1
@@ -423,6 +455,7 @@ class Model:
         if any(other.unique == run.unique and not other.final for other in self._runs() if run.unique is not None):
             return "taken"
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
+        run.held = "queued" if run.unique is not None and run.unique.endswith("+") else run.held
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
         run.turn, run.debounce = self.now + 1, None
         run.clear_suspicion()
@@ -446,6 +479,13 @@ class Model:
                 if wait.outcome is None and wait.due_at is not None and wait.due_at <= self.now:
                     wait.outcome = ("due", None)
             self._wake(run)
+        self._release_held()
+
+    def _release_held(self) -> None:
+        """Let runs start that waited for another run of their unique name."""
+        for run in self._runs():
+            if run.held == "queued" and run.unique is not None:
+                self._start_queued(run.unique.removesuffix("+"))
         for run in self._runs():
             if run.held == "quiescing" and run.session is None and not self._predecessor(run):
                 run.held = None

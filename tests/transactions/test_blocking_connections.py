@@ -49,7 +49,7 @@ def test_keys_unique_names_delays_and_many_work_there(app, note, library):
     assert first == again
     assert alone == other
     assert quiet == newer
-    assert newer.info().args == ["f"]
+    assert newer.info().args == {"text": "f"}
     assert later.info().state == "scheduled"
     assert len({run.id for run in many}) == 1200
     assert many[-1].info().state == "ready"

@@ -280,7 +280,11 @@ def _json(value: Any) -> str:
 def _held(details: RunDetails) -> str | None:
     if details.full_limit is not None:
         return f"limit {details.full_limit} is full"
-    reasons = {"quiescing": "a worker hasn't released it yet", "isolated": "isolated: its worker processes died"}
+    reasons = {
+        "quiescing": "a worker hasn't released it yet",
+        "queued": "waiting for the run that has its unique name",
+        "isolated": "isolated: its worker processes died",
+    }
     reasons["corrupt"] = "quarantined: its row was corrupt"
     return None if details.held is None else reasons.get(details.held, details.held)
 

@@ -70,6 +70,9 @@ def _row(task: TaskInfo) -> list[str]:
 @click.option("--delay", type=DURATION, help="Delay before the start, such as 90, 15m, 2h or 7d.")
 @click.option("--key", metavar="TEXT", help="Idempotency key: a used key creates no second run.")
 @click.option("--unique", metavar="TEXT", help="Allow one unfinished run with this name.")
+@click.option(
+    "--if-taken", type=click.Choice(["return", "queue", "replace", "cancel"]), help="If a run has the --unique name."
+)
 @click.option("--debounce", metavar="TEXT", help="Collect calls with this name until none came for --delay.")
 @click.option("--max-delay", type=DURATION, help="Start a debounced run this long after its first call at the latest.")
 @click.option("--tenant", metavar="NAME", help="Tenant of the run.")

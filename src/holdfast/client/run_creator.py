@@ -194,6 +194,7 @@ class RunCreator:
             deadline_in=deadline_in,
             deadline_at=options.deadline_at,
             unique=options.unique,
+            if_taken=options.if_taken or "return",
             debounce=options.debounce,
             max_delay=options.max_delay,
             key=options.key,

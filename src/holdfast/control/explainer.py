@@ -37,8 +37,8 @@ MAX_RECENT_EVENTS = 1000
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
-    concurrency, limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next.
-    """
+    concurrency, limit, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy,
+    or next."""
 
     code: str
     text: str
@@ -83,6 +83,7 @@ class Explainer:
             yield from self._retrying(row)
         elif row.state == "scheduled":
             yield _scheduled(row, more)
+            yield from [self._queued_reason(more)] if row.held == "queued" else []
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
@@ -225,6 +226,8 @@ class Explainer:
         elif row.held == "quiescing":
             worker = f"worker {row.session}" if row.session else "the previous worker"
             yield Reason("quiescing", f"{worker} hasn't released it yet", {"worker": row.session})
+        elif row.held == "queued":
+            yield self._queued_reason(more)
         elif row.held == "isolated":
             text = (
                 "isolated: its last worker processes died while other runs were running in them; waiting for a worker"
@@ -240,6 +243,11 @@ class Explainer:
             yield Reason("paused", text, {"queue": row.queue})
         elif row.held is None:
             yield self._unclaimed(row)
+
+    def _queued_reason(self, more: RunDetailRow) -> Reason:
+        holder = self._store.queries.unique_holder((more.unique_name or "").removesuffix("+"))
+        what = "the run that has its unique name" if holder is None else f"run {holder}, which has its unique name"
+        return Reason("queued", f"waiting for the end of {what}", {"run": holder})
 
     def _limit_reason(self, counter_id: str, scope: AccessScope) -> Reason:
         name, key = parse_counter_key(counter_id)

@@ -190,7 +190,8 @@ class RunControl:
         children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
         info, args = self._info(row, more, payloads)
         corrupt = list(info.corrupt)
-        unique = _decode("unique_name", more.unique_name, tuple[Any, Any, str], corrupt)
+        named = None if more.unique_name is None else more.unique_name.removesuffix("+")  # it waits for the name
+        unique = _decode("unique_name", named, tuple[Any, Any, str], corrupt)
         debounce = _decode("debounce", more.debounce, tuple[Any, Any, str], corrupt)
         options = _decode("options", more.options, dict[str, Any], corrupt) or {}
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them

@@ -31,9 +31,10 @@ from holdfast.store.commands import (
     WriteCommand,
     Written,
 )
-from holdfast.store.enqueue import LaneKey, add_metadata, assign_turns, new_run_batches, new_run_row
+from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
+from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs

@@ -37,10 +37,13 @@ from holdfast.database.caller_connection import AsyncCallerConnection, CallerCon
 from holdfast.database.dialect import MAX_TURN, TURN_STEP
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
-from holdfast.model.metadata import metadata_items
+from holdfast.model.failure import cancellation_json
 from holdfast.model.run import GRAPH_QUEUE
-from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, in_batches, json_rows
+from holdfast.store.metadata import metadata_steps
+from holdfast.store.module import MAX_BATCH_ROWS, StatementCall, StoreContext, StoreModule, Tx, in_batches, json_rows
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewRun
+from holdfast.store.run_tree import cancel_runs, lock_with_parents
 from holdfast.store.typed_rows import RowReader
 
 LaneKey: TypeAlias = tuple[str, str]
@@ -143,14 +146,15 @@ def lanes_by_key(lanes: dict[int, LaneKey]) -> dict[LaneKey, int]:
     return {key: id for id, key in lanes.items()}
 
 
-StatementCall: TypeAlias = tuple[str, dict[str, Any]]
-"""A statement's name and its values."""
 EnqueueSteps: TypeAlias = Generator[StatementCall, list[Row], list[str]]
 """Yields statements, receives their rows, returns run ids."""
 MakeSteps: TypeAlias = Callable[[dict[LaneKey, int]], EnqueueSteps]
 
 MAX_PLAIN_ROWS = 1000
 """How many runs without a key or a unique name one statement inserts."""
+CANCEL_HOLDERS = "cancel holders of unique names"
+"""Not a statement: `create_runs` cancels these runs and whatever follows from it."""
+REPLACED = cancellation_json("replaced by a newer run of its unique name")
 MAX_KEY_TRIES = 3
 MAX_UNIQUE_TRIES = 10
 
@@ -177,12 +181,20 @@ class EnqueueStore(StoreModule):
             return []
         lanes = self._lanes.for_runs(runs)
         if any(run.has_name or run.fair is not None or run.metadata is not None for run in runs):
-            return self._transaction("client", lambda tx: run_steps(enqueue_steps(runs, lanes), tx.execute))
+            return self._create_named(runs, lanes)
         try:
             self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
         except Duplicate:  # they were inserted before the response got lost
             self._insert_plain("add_runs", runs, lanes)
         return [run.id for run in runs]
+
+    def _create_named(self, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> list[str]:
+        for _ in range(MAX_UNIQUE_TRIES):
+            try:
+                return self._transaction("client", lambda tx: create_runs(tx, runs, lanes))
+            except Duplicate:  # another enqueue took a unique name that a waiting run was about to get
+                continue
+        raise StoreUnavailable("too much contention for unique names: try again")
 
     def _insert_plain(self, name: str, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> None:
         """Insert runs without keys, unique names or turns: with one statement, or several in a transaction."""
@@ -209,6 +221,7 @@ class EnqueueStore(StoreModule):
     def run_on(self, connection: CallerConnection, runs: Iterable[NewRun], make: MakeSteps) -> list[str]:
         """Run the steps that create these runs inside the transaction of the caller's connection."""
         connection.check()
+        _refuse_cancel(runs)
         steps = self._with_savepoint(connection, make(self._lanes.for_runs(runs)))
         return run_steps(steps, partial(self._execute_on, connection))
 
@@ -220,6 +233,7 @@ class EnqueueStore(StoreModule):
     ) -> list[str]:
         """Run the steps that create these runs inside the transaction of the caller's async connection."""
         connection.check()
+        _refuse_cancel(runs)
         steps = self._with_savepoint(connection, make(await run_in_thread(self._lanes.for_runs, runs)))
         try:
             name, values = next(steps)
@@ -259,6 +273,25 @@ class EnqueueStore(StoreModule):
         return ids
 
 
+def _refuse_cancel(runs: Iterable[NewRun]) -> None:
+    if any(run.if_taken == "cancel" for run in runs):
+        raise ConfigError(
+            'if_taken="cancel" is not available with connection=: cancel the run first, or enqueue after your commit'
+        )
+
+
+def create_runs(tx: Tx, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> list[str]:
+    """Enqueue in a transaction of the store."""
+
+    def execute(name: str, **values: Any) -> list[Row]:
+        if name != CANCEL_HOLDERS:
+            return tx.execute(name, **values)
+        propagate_ends(tx, cancel_runs(tx, lock_with_parents(tx, values["runs"]), REPLACED))
+        return []
+
+    return run_steps(enqueue_steps(runs, lanes), execute)
+
+
 def run_steps(steps: EnqueueSteps, execute: Callable[..., list[Row]]) -> list[str]:
     """Execute the statements of steps to their end; return the run ids."""
     try:
@@ -295,15 +328,16 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
     new = [run for run in new if run.id not in stands_for]
     yield from turn_steps(new)
     names = {name for run in new for name in (unique_name(run), debounce_name(run)) if name is not None}
-    if len(names) > 1:
+    if len(names) > 1 or any(run.if_taken != "return" for run in new):
         yield "lock_unique_names", {"rows": json_rows({"unique_name": name} for name in names)}
+    cancelled: set[str] = set()
     for tries in range(MAX_UNIQUE_TRIES):
         stands_for |= yield from _merge_debounced(new, lanes)
         new = [run for run in new if run.id not in stands_for]
-        created: set[str] = set()
-        for batch in new_run_batches(new, lanes):
-            rows = yield "add_runs", {"rows": batch}
-            created.update(str(row[0]) for row in rows)
+        waiting = [run for run in new if run.unique is not None and run.if_taken != "return"]
+        if waiting:
+            yield "start_queued_names", {"rows": json_rows({"unique_name": next_name(run)} for run in waiting)}
+        created = yield from _add(new_run_batches(new, lanes))
         yield from metadata_steps((run.id, run.metadata) for run in new if run.id in created)
         successors = [{"id": run.id} for run in new if run.id in created and run.unique is not None]
         if successors:
@@ -311,7 +345,7 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
         contested = [run for run in new if run.id not in created and not (run.unique is None and run.debounce is None)]
         if not contested:
             break
-        found = yield from _find_unfinished(contested)
+        found = yield from _resolve_taken(contested, lanes, cancelled)
         stands_for |= found
         new = [run for run in contested if run.id not in found]  # the other run ended or started in between: try again
         if not new:
@@ -330,9 +364,27 @@ def _resolve(stands_for: dict[str, str], id: str) -> str:
 
 
 def _superseded(new: list[NewRun]) -> dict[str, str]:
-    """For debounced runs, return the last one with the same name in the batch: its arguments are the newest."""
-    last = {name: run.id for run in new if (name := debounce_name(run)) is not None}
-    return {run.id: last[name] for run in new if (name := debounce_name(run)) is not None and last[name] != run.id}
+    """For runs that a later one of the batch replaces under the same name, return that one."""
+    last: dict[str, str] = {}
+    found = {}
+    for run in reversed(new):
+        name = debounce_name(run) or unique_name(run)
+        if name is None:
+            continue
+        if name in last:
+            found[run.id] = last[name]
+        elif run.debounce is not None or run.if_taken in ("replace", "cancel"):
+            last[name] = run.id
+    return found
+
+
+def _add(batches: Iterable[str]) -> Generator[StatementCall, list[Row], set[str]]:
+    """Insert runs and return those that were created."""
+    created: set[str] = set()
+    for batch in batches:
+        rows = yield "add_runs", {"rows": batch}
+        created.update(str(row[0]) for row in rows)
+    return created
 
 
 def _merge_debounced(
@@ -343,13 +395,18 @@ def _merge_debounced(
     if not names:
         return {}
     pending = yield "lock_debounced", {"rows": json_rows({"debounce": name} for name in names)}
-    rows = [_replacement(names[name], str(id), lanes, created_at) for id, name, created_at in pending]
-    for batch in in_batches(rows, lambda row: len(row["args"])):
-        yield "replace_unstarted", {"rows": json_rows(batch)}
+    yield from _replace([_replacement(names[name], str(id), lanes, created_at) for id, name, created_at in pending])
     return {names[name].id: str(id) for id, name, _ in pending}
 
 
-def _replacement(run: NewRun, target: str, lanes: Mapping[LaneKey, int], created_at: int) -> dict[str, Any]:
+def _replace(rows: list[dict[str, Any]]) -> Generator[StatementCall, list[Row], None]:
+    """Replace arguments and options. Metadata of the newer call is added to that of the run."""
+    yield from metadata_steps(((row["target"], row.get("metadata")) for row in rows), "set_metadata")
+    for batch in in_batches(rows, lambda row: len(row["args"])):
+        yield "replace_unstarted", {"rows": json_rows(batch)}
+
+
+def _replacement(run: NewRun, target: str, lanes: Mapping[LaneKey, int], created_at: int = 0) -> dict[str, Any]:
     """Build the row that replaces the arguments and options of a run that hasn't started."""
     row = new_run_row(run, lanes) | {"target": target}
     if run.max_delay is not None:
@@ -395,18 +452,74 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
     return stands_for
 
 
-def _find_unfinished(contested: list[NewRun]) -> Generator[StatementCall, list[Row], dict[str, str]]:
-    """For runs that were not inserted, return themselves if they exist (a repeat), or the holder of their name."""
+def _resolve_taken(
+    contested: list[NewRun], lanes: Mapping[LaneKey, int], cancelled: set[str]
+) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """For runs that were not inserted, return the runs that stand for them; themselves if they exist now (a repeat).
+
+    Runs that are left out have to be inserted again. `cancelled`: the holders that this enqueue has cancelled. They
+    may still have their name, while they undo.
+    """
     existing = yield "find_existing", {"rows": json_rows({"id": run.id} for run in contested)}
     found = {str(row[0]): str(row[0]) for row in existing}
-    rows = json_rows({"unique_name": unique_name(run)} for run in contested)
-    holders = yield "find_unique_holders", {"rows": rows}
-    by_name = {name: str(id) for id, name in holders}
-    for run in contested:
-        name = unique_name(run)
-        if run.id not in found and name in by_name:
-            found[run.id] = by_name[name]
-    return found
+    left = [run for run in contested if run.unique is not None and run.id not in found]
+    holders = yield from _find_holders(left, unique_name)
+    found |= {run.id: holders[run.id] for run in left if run.id in holders and run.if_taken == "return"}
+    cancelling = [
+        run for run in left if run.if_taken == "cancel" and run.id in holders and holders[run.id] not in cancelled
+    ]
+    if cancelling:
+        next_holders = yield from _find_holders(cancelling, next_name)
+        superseded = {holders[run.id] for run in cancelling} | set(next_holders.values())
+        yield CANCEL_HOLDERS, {"runs": sorted(superseded)}
+        cancelled |= superseded
+    replacing = [run for run in left if run.if_taken == "replace" and run.id in holders]
+    found |= yield from _replace_unstarted(replacing, holders, lanes)
+    queued = [
+        run
+        for run in left
+        if run.id in holders and run.id not in found and run.if_taken != "return" and run not in cancelling
+    ]
+    return found | (yield from _queue(queued, lanes))
+
+
+def _queue(runs: list[NewRun], lanes: Mapping[LaneKey, int]) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """Insert runs that wait until their unique name is free. One per name waits; a newer one may replace it."""
+    if not runs:
+        return {}
+    rows = [new_run_row(run, lanes) | {"unique_name": next_name(run), "held": "queued"} for run in runs]
+    batches = (json_rows(batch) for batch in in_batches(rows, lambda row: len(row["args"])))
+    found = {id: id for id in (yield from _add(batches))}
+    yield from metadata_steps((run.id, run.metadata) for run in runs if run.id in found)
+    left = [run for run in runs if run.id not in found]
+    waiting = yield from _find_holders(left, next_name)
+    found |= {run.id: waiting[run.id] for run in left if run.id in waiting and run.if_taken == "queue"}
+    replacing = [run for run in left if run.id in waiting and run.if_taken != "queue"]
+    return found | (yield from _replace_unstarted(replacing, waiting, lanes))
+
+
+def _replace_unstarted(
+    runs: list[NewRun], holders: dict[str, str], lanes: Mapping[LaneKey, int]
+) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """Give the holders that have not started the arguments of these runs; return those holders."""
+    if not runs:
+        return {}
+    locked = yield "lock_unstarted", {"rows": json_rows({"id": holders[run.id]} for run in runs)}
+    unstarted = {str(row[0]) for row in locked}
+    replaced = {run.id: holders[run.id] for run in runs if holders[run.id] in unstarted}
+    yield from _replace([_replacement(run, replaced[run.id], lanes) for run in runs if run.id in replaced])
+    return replaced
+
+
+def _find_holders(
+    runs: list[NewRun], name_of: Callable[[NewRun], str | None]
+) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """Return the unfinished runs that have the names of these runs."""
+    if not runs:
+        return {}
+    rows = yield "find_unique_holders", {"rows": json_rows({"unique_name": name_of(run)} for run in runs)}
+    by_name = {name: str(id) for id, name in rows}
+    return {run.id: by_name[name] for run in runs if (name := name_of(run)) in by_name}
 
 
 def _redirect_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator[StatementCall, list[Row], None]:
@@ -448,24 +561,6 @@ def assign_turns(tx: Tx, runs: Iterable[NewRun], tenant: str | None = None) -> N
         return
 
 
-def metadata_steps(runs: Iterable[tuple[str, str | None]]) -> Generator[StatementCall, list[Row], None]:
-    """Add the metadata of new runs, given by id."""
-    rows = [
-        {"run": id, "name": name, "value": value}
-        for id, metadata in runs
-        if metadata is not None
-        for name, value in metadata_items(metadata)
-    ]
-    for batch in in_batches(rows, lambda row: len(row["value"])):
-        yield "add_metadata", {"rows": json_rows(batch)}
-
-
-def add_metadata(tx: Tx, runs: Iterable[NewRun]) -> None:
-    """Carry out `metadata_steps` in a transaction of the store."""
-    for name, values in metadata_steps((run.id, run.metadata) for run in runs):
-        tx.execute(name, **values)
-
-
 def key_scope(run: NewRun) -> str:
     """Return what an idempotency key is unique in: the tenant and the task, or the graph's name."""
     scope = [run.tenant, run.task]
@@ -475,6 +570,12 @@ def key_scope(run: NewRun) -> str:
 def unique_name(run: NewRun) -> str | None:
     """Return the unique name as runs store it."""
     return None if run.unique is None else msgspec.json.encode([run.tenant, run.task, run.unique]).decode()
+
+
+def next_name(run: NewRun) -> str | None:
+    """Return the name of the run that waits until the unique name of this run is free."""
+    name = unique_name(run)
+    return None if name is None else f"{name}+"
 
 
 def debounce_name(run: NewRun) -> str | None:

@@ -27,8 +27,17 @@ from holdfast.policy.graph_rules import (
     rule_references,
 )
 from holdfast.policy.retry_decision import payload_error_code
-from holdfast.store.enqueue import StatementCall, metadata_steps
-from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, id_rows, in_batches, in_chunks, json_rows
+from holdfast.store.metadata import metadata_steps
+from holdfast.store.module import (
+    MAX_BATCH_ROWS,
+    StatementCall,
+    Tx,
+    history_row,
+    id_rows,
+    in_batches,
+    in_chunks,
+    json_rows,
+)
 from holdfast.store.run_tree import EndedRun
 
 MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS

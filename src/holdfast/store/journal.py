@@ -26,7 +26,7 @@ from holdfast.store.commands import (
     WaitOutcome,
     Written,
 )
-from holdfast.store.enqueue import LaneStore, enqueue_steps, run_steps
+from holdfast.store.enqueue import LaneStore, create_runs
 from holdfast.store.graph_progress import child_result
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows, time_left
 from holdfast.store.rows import NewRun
@@ -121,9 +121,14 @@ class Journal(StoreModule):
                 return RUN_LOST
             if known := read_replies(tx, [command]):
                 return known[0]
-            (id,) = run_steps(enqueue_steps([command.request], lanes), tx.execute)
+            cancels = command.request.if_taken == "cancel"
+            if cancels and not tx.execute("find_running", session=session, rows=id_rows([command.token.run])):
+                return RUN_LOST
+            (id,) = create_runs(tx, [command.request], lanes)
             value, kind = f'"{id}"', "enqueue" if id == command.request.id else "existing"
             run = lock_runs(tx, [command.token.run]).get(command.token.run)
+            if run is not None and run.state == "cancelled" and cancels:
+                return RUN_LOST  # it has replaced itself
             if run is None or not run.belongs_to(session, command.token.fence):
                 raise RunLostError
             tx.execute("add_checkpoints", rows=json_rows([outcome_checkpoint(command, kind, value)]))

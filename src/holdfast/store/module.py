@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -46,6 +46,10 @@ def column(rows: Iterable[Row]) -> list[Any]:
 def time_left(at: Any, now: int) -> int | None:
     """Return the microseconds from `now` until a stored time, 0 if that is corrupt, None if there is none."""
     return None if at is None else at - now if isinstance(at, int) and isinstance(now, int) else 0
+
+
+StatementCall: TypeAlias = tuple[str, dict[str, Any]]
+"""A statement's name and its values."""
 
 
 def in_batches(rows: Iterable[T], size: Callable[[T], int], max_rows: int = MAX_BATCH_ROWS) -> Iterator[list[T]]:

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+IfTaken: TypeAlias = Literal["return", "queue", "replace", "cancel"]
+
 
 class NewRun(msgspec.Struct):
     """A run to create. The caller chooses its id, so that repeating a lost request creates no second run.
@@ -46,6 +48,8 @@ class NewRun(msgspec.Struct):
     """Collects calls into one run until it starts: the newest arguments count, and each call restarts `delay`."""
     max_delay: int | None = None
     """How long after its creation a debounced run is due at the latest."""
+    if_taken: IfTaken = "return"
+    """What an enqueue does if an unfinished run has the unique name."""
 
     @property
     def has_name(self) -> bool:

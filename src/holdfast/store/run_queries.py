@@ -290,6 +290,11 @@ class RunQueries(StoreModule):
         rows = self._execute("read", "read_run_details", id=id, bytes=max_bytes)
         return _DETAIL_ROWS.read(rows[0]) if rows else None
 
+    def unique_holder(self, unique_name: str) -> str | None:
+        """Return the unfinished run that has a stored unique name."""
+        rows = self._execute("read", "find_unique_holders", rows=json_rows([{"unique_name": unique_name}]))
+        return str(rows[0][0]) if rows else None
+
     def arguments(self, id: str) -> str:
         """Return the arguments of a run as JSON text, however large they are."""
         return self.payloads_of("read_arguments", [id]).get(id) or "null"

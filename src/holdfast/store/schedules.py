@@ -19,7 +19,7 @@ from holdfast.model.failure import cancellation_json
 from holdfast.model.ids import new_id
 from holdfast.model.names import quoted
 from holdfast.policy.schedule_timing import MAX_SLOTS_PER_BATCH, CatchUp, Timing, due_slots, jitter_delay
-from holdfast.store.enqueue import LaneKey, LaneStore, enqueue_steps, lanes_by_key, run_steps
+from holdfast.store.enqueue import LaneKey, LaneStore, create_runs, lanes_by_key
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows, time_left
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewRun
@@ -509,7 +509,7 @@ def _create_runs(
     for _, _, run in runs:
         if run.args[:1] != "~":  # those of a schedule that was created at run time are packed already
             run.args = tx.payloads.pack(run.args, f"the arguments of task {run.task}")
-    ids = run_steps(enqueue_steps([run for _, _, run in runs], dict(lanes)), tx.execute)
+    ids = create_runs(tx, [run for _, _, run in runs], dict(lanes))
     created = [SlotRun(name, slot, id) for (name, slot, _), id in zip(runs, ids, strict=True)]
     tx.execute("add_slots", rows=json_rows({**each._asdict(), "asked": asked} for each in created))
     tx.execute("trim_slots", rows=names_json({each.schedule for each in created}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from holdfast.database import Duplicate
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
 from holdfast.store.module import StoreModule, Tx, column, id_rows, json_rows, time_left
@@ -21,14 +22,15 @@ T = TypeVar("T")
 class DueTimes(NamedTuple):
     """What the timers have to do.
 
-    `scheduled`, `waits`, `deadlines` and `limits`: microseconds until the next is due, None if there is none. `held`
-    and `events`: whether held runs, or waiters of an emitted event, are left.
+    `scheduled`, `waits`, `deadlines` and `limits`: microseconds until the next is due, None if there is none. `held`,
+    `queued` and `events`: whether held runs, runs that wait for a unique name, or waiters of an emitted event are left.
     """
 
     scheduled: int | None
     waits: int | None
     deadlines: int | None
     held: int | None
+    queued: int | None
     events: int | None
     limits: int | None
 
@@ -42,12 +44,13 @@ class TimerStore(StoreModule):
 
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
-        scheduled, waits, deadlines, held, events, limits, now = self._execute("poll", "read_due_times")[0]
+        scheduled, waits, deadlines, held, queued, events, limits, now = self._execute("poll", "read_due_times")[0]
         return DueTimes(
             scheduled=time_left(scheduled, now),
             waits=time_left(waits, now),
             deadlines=time_left(deadlines, now),
             held=held,
+            queued=queued,
             events=events,
             limits=time_left(limits, now),
         )
@@ -59,6 +62,13 @@ class TimerStore(StoreModule):
     def release_held(self) -> int:
         """Make runs claimable that were held until the code of a predecessor stopped."""
         return self._guard(lambda: len(self._execute("housekeeping", "release_held_runs")), "suspect_held")
+
+    def start_queued(self) -> int:
+        """Give runs that wait for a unique name the name, if its last run has ended."""
+        try:
+            return self._guard(lambda: len(self._execute("housekeeping", "start_queued_runs")), "suspect_held")
+        except Duplicate:  # an enqueue took one of the names first
+            return 0
 
     def fail_overdue(self, error: str) -> list[str]:
         """Fail runs past their deadline, and conclude gates past theirs.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 import msgspec
 
@@ -21,6 +21,10 @@ from holdfast.task.annotations import payload_type
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 """Where a task's function runs."""
+
+IfTaken: TypeAlias = Literal["return", "queue", "replace", "cancel"]
+"""What an enqueue does if an unfinished run has its unique name."""
+_IF_TAKEN = get_args(IfTaken)
 
 DEFAULT_RETRY = Retry()
 MAX_PRIORITY = 1_000_000
@@ -38,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     run_at: int | None = None
     key: str | None = None
     unique: str | None = None
+    if_taken: IfTaken | None = None
     debounce: str | None = None
     max_delay: int | None = None
     tenant: str | None = None
@@ -64,6 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if merged.delay is not None and merged.run_at is not None:
             raise ConfigError("options delay and run_at are mutually exclusive: remove one")
         _check_debounce(merged)
+        if merged.if_taken is not None and merged.unique is None:
+            raise ConfigError("option if_taken needs unique=: the name that may be taken")
         return merged
 
     def canonical(self) -> dict[str, Any]:
@@ -192,6 +199,12 @@ def _crashes(value: Any, what: str) -> int:
     return number
 
 
+def _if_taken(value: Any, what: str) -> IfTaken:
+    if value not in _IF_TAKEN:
+        raise ConfigError(f"{what} must be one of {', '.join(map(repr, _IF_TAKEN))}, not {value!r}")
+    return cast(IfTaken, value)
+
+
 def _int(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
@@ -257,6 +270,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "run_at": time_to_micros,
     "key": _key,
     "unique": _key,
+    "if_taken": _if_taken,
     "debounce": _key,
     "max_delay": positive_micros,
     "tenant": check_name,

@@ -19,7 +19,7 @@ from holdfast.model.codec import MaskedDigest, canonical, canonical_text, decode
 from holdfast.model.retry import Retry
 from holdfast.model.type_variables import P, R_co
 from holdfast.task.annotations import shown as type_name
-from holdfast.task.options import Declaration, Options, RunIn
+from holdfast.task.options import Declaration, IfTaken, Options, RunIn
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class Task(Generic[P, R_co]):
             run_at: datetime | None = ...,
             key: str | None = ...,
             unique: str | None = ...,
+            if_taken: IfTaken | None = ...,
             debounce: str | None = ...,
             max_delay: Duration | None = ...,
             tenant: str | None = ...,
@@ -229,6 +230,8 @@ class Task(Generic[P, R_co]):
                 key: Idempotency key. The same key and arguments return the existing run; other arguments raise
                     `KeyConflict`.
                 unique: At most one unfinished run has this name; a second enqueue returns the existing run.
+                if_taken: What to do if an unfinished run has the unique name: "return" it (the default), "queue" one
+                    more run behind it, "replace" the arguments of the run that waits, or "cancel" it.
                 debounce: Collect calls with this name into one run, which starts when no call came for `delay`. The
                     newest arguments and options count. Once the run has started, a call creates the next one.
                 max_delay: Start a debounced run this long after its first call at the latest.

@@ -13,6 +13,8 @@ from holdfast.store.timers import DueTimes
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
+SUCCESSOR_POLL_INTERVAL_S = 0.1
+"""While runs wait for the end of another run of their unique name."""
 MIN_INTERVAL_S = 0.001
 
 
@@ -41,7 +43,8 @@ class TimerLoop(Loop):
         if changed or overdue:
             return 0.0
         left = due.next()
-        return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
+        longest_s = SUCCESSOR_POLL_INTERVAL_S if due.held or due.queued else POLL_INTERVAL_S
+        return longest_s if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), longest_s)
 
     def _fail_overdue(self, due: DueTimes) -> list[str]:
         return self._store.timers.fail_overdue(self._deadline_error) if _is_due(due.deadlines) else []
@@ -51,7 +54,8 @@ class TimerLoop(Loop):
         timers = self._store.timers
         changed = timers.promote_due() if _is_due(due.scheduled) else 0
         changed += timers.resolve_due_waits() if _is_due(due.waits) else 0
-        changed += timers.release_held() if due.held else 0
+        started = timers.start_queued() if due.queued else 0
+        changed += timers.release_held() if due.held or started else 0
         changed += timers.unpark_due() if _is_due(due.limits) else 0
         return changed + (timers.wake_event_waiters() if due.events else 0)
 

@@ -191,7 +191,8 @@ and (r.isolation = (select bound from first) or r.seq = (select seq from first))
 order by r.deaths, r.seq limit cast(:size as bigint) {lock_skip_locked}
 
 -- name: has_active
--- Check whether anything in these lanes is ready and not paused, isolated, or running.
+-- Check whether anything in these lanes is ready and not paused, isolated, running, or about to succeed a run of its
+-- unique name that has ended.
 --
 -- The expensive checks come last and are skipped if an earlier one succeeds. Written so that no statistics can make the
 -- planner scan the table.
@@ -205,6 +206,20 @@ select 1 where (
 ) is not null or (
     select 1 from {schema}runs r
     where r.held = 'isolated' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes) limit 1
+) is not null or (
+    select 1 from {schema}runs r
+    where r.held = 'queued' and r.state = 'ready'
+    and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes) and (
+        select 1 from {schema}runs holder
+        where holder.unique_name = substr(r.unique_name, 1, length(r.unique_name) - 1) and holder.finished_at is null limit 1
+    ) is null limit 1
+) is not null or (
+    select 1 from {schema}runs r
+    where r.held = 'quiescing' and r.state = 'ready' and r.session is null
+    and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes) and (
+        select 1 from {schema}runs old
+        where old.unique_name = r.unique_name and old.finished_at is not null and old.session is not null limit 1
+    ) is null limit 1
 ) is not null or (
     select 1 from {each(:lanes, lane bigint)}
     where (

@@ -83,6 +83,15 @@ select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
 where r.unique_name {matching(:rows, unique_name text)}
 
+-- name: start_queued_names
+-- Give runs that wait for these unique names the names, if no unfinished run has them any more.
+update {schema}runs set held = 'quiescing', unique_name = substr(unique_name, 1, length(unique_name) - 1)
+where unique_name {among(:rows, unique_name text)} and finished_at is null and (
+    select 1 from {schema}runs holder
+    where holder.unique_name = substr({schema}runs.unique_name, 1, length({schema}runs.unique_name) - 1) and holder.finished_at is null limit 1
+) is null
+returning id
+
 -- name: lock_debounced
 -- Find the runs of these debounce names that have not started, and lock them in order of creation.
 select r.id, r.debounce, r.created_at from {schema}runs r
@@ -90,8 +99,8 @@ where r.debounce {among(:rows, debounce text)} and r.debounce is not null and r.
 order by r.seq {lock}
 
 -- name: lock_unstarted
--- Lock those of these runs that have not started, in order of creation.
-select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.started_at is null and r.finished_at is null
+-- Lock those of these runs that have never started, in order of creation. One that is retried may have checkpoints.
+select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.claimed_at is null and r.finished_at is null
 order by r.seq {lock}
 
 -- name: replace_unstarted

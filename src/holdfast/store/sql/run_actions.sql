@@ -7,9 +7,9 @@ select unique_name from {schema}runs where id = cast(:id as {uuid})
 -- that.
 --
 -- They queue behind what is ready already. A run is held while code of it, or of another run of its unique name, is
--- still running. A run whose unique name has an unfinished run stays as it is. A debounced run collects no more calls.
+-- still running. A run that waited for a unique name waits again. A run whose unique name has an unfinished run stays as it is. A debounced run collects no more calls.
 update {schema}runs
-set state = 'ready', held = case when session is not null or (
+set state = 'ready', held = case when substr(unique_name, length(unique_name), 1) = '+' then 'queued' when session is not null or (
         select 1 from {schema}runs old
         where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null limit 1
     ) = 1 then 'quiescing' end, ready_at = {now}, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,

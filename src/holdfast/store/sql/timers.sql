@@ -8,12 +8,13 @@ update {schema}runs set state = 'ready', due_at = null, ready_at = due_at, turn 
 returning id, {notify_workers}
 
 -- name: read_due_times
--- Read when the next run, wait, deadline and limit is due, whether held runs or waiters of events are left, and the
--- time. No locks. The difference is computed in Python, where a corrupt time can't overflow.
+-- Read when the next run, wait, deadline and limit is due, whether held or queued runs or waiters of events are left, and
+-- the time. No locks. The difference is computed in Python, where a corrupt time can't overflow.
 select (select min(due_at) from {schema}runs where state = 'scheduled'),
     (select min(due_at) from {schema}waits where outcome is null and due_at is not null),
     (select min(deadline) from {schema}runs where deadline is not null and finished_at is null),
     (select 1 from {schema}runs where held = 'quiescing' and session is null limit 1),
+    (select 1 from {schema}runs where held = 'queued' limit 1),
     (select 1 from {schema}events where more = 1 limit 1),
     (select min(look_at) from {schema}limits where look_at is not null), {now}
 
@@ -34,3 +35,18 @@ with free as materialized (
 )
 update {schema}runs set held = null where id {among(free, id)}
 returning id, {notify_workers}
+
+-- name: start_queued_runs
+-- Give runs that wait for a unique name the name, once no unfinished run has it.
+--
+-- They stay held until the code of their predecessor has stopped (`release_held_runs`).
+with next as materialized (
+    select r.id from {schema}runs r
+    where r.held = 'queued' and (
+        select 1 from {schema}runs holder
+        where holder.unique_name = substr(r.unique_name, 1, length(r.unique_name) - 1) and holder.finished_at is null limit 1
+    ) is null
+    order by r.seq limit 500 {lock_skip_locked}
+)
+update {schema}runs set held = 'quiescing', unique_name = substr(unique_name, 1, length(unique_name) - 1) where id {among(next, id)}
+returning id

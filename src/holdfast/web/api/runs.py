@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -82,6 +82,7 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     delay: float | None = None
     key: str | None = None
     unique: str | None = None
+    if_taken: Literal["return", "queue", "replace", "cancel"] | None = None
     debounce: str | None = None
     max_delay: float | None = None
     tenant: str | None = None
@@ -215,7 +216,8 @@ def _list(call: ApiRequest) -> RunsPage:
 def _enqueue(call: ApiRequest) -> RunCreated:
     body: EnqueueRequest = call.body
     names = (
-        "queue", "priority", "key", "unique", "debounce", "max_delay", "tags", "metadata", "delay", "timeout",
+        "queue", "priority", "key", "unique", "if_taken", "debounce", "max_delay", "tags", "metadata", "delay",
+        "timeout",
         "deadline",
     )  # fmt: skip
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
