@@ -91,7 +91,7 @@ def test_published_results_replace_the_previous_ones(docs):
     lines = page.splitlines()
     assert "| benchmark | database | unit | holdfast | raw | pgqueuer |" in lines
     assert "| jobs, 1 worker | PostgreSQL | jobs/s | 16,000 | – | 10,000 |" in lines
-    assert "| jobs | PostgreSQL | holdfast / pgqueuer, 1 worker | 1.60 | 1.5 | met |" in lines
+    assert "| jobs | PostgreSQL | holdfast / pgqueuer, 1 worker | 1.60 | 1.5 | ok |" in lines
     assert "* dbos: pip failed" in lines
     assert "* 2026-01-31: jobs." in lines
     assert "  * PostgreSQL: version 18, fsync on" in lines
