@@ -15,6 +15,8 @@ from holdfast.errors import (
     BlockingCall,
     ConfigError,
     DuplicateTask,
+    EncryptionKeyMissing,
+    EncryptionKeysUnavailable,
     ErrorInfo,
     Fatal,
     GraphError,
@@ -23,7 +25,9 @@ from holdfast.errors import (
     LeaseLost,
     MessageNotFound,
     NotSerializable,
+    PayloadAltered,
     PayloadError,
+    PayloadUnreadable,
     ResultTimeout,
     RetryAfter,
     RunCancelled,
@@ -45,7 +49,7 @@ from holdfast.errors import (
 from holdfast.model.clock import Clock, Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
-from holdfast.model.payloads import Codec
+from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunInfo, RunState
 from holdfast.model.schedule import (
@@ -89,9 +93,12 @@ __all__ = [
     "Condition",
     "ConfigError",
     "Context",
+    "ContextCodec",
     "Done",
     "DuplicateTask",
     "Duration",
+    "EncryptionKeyMissing",
+    "EncryptionKeysUnavailable",
     "ErrorInfo",
     "Fatal",
     "Gate",
@@ -112,7 +119,11 @@ __all__ = [
     "Output",
     "Overlap",
     "Page",
+    "PayloadAltered",
+    "PayloadContext",
     "PayloadError",
+    "PayloadField",
+    "PayloadUnreadable",
     "PollInfo",
     "Progress",
     "Request",

@@ -19,7 +19,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_cl
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.model.keep import Keep
 from holdfast.model.names import check_name, check_queue, counted, import_name
-from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
+from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.policy.schedule_timing import CatchUp
@@ -92,7 +92,8 @@ class Holdfast:
         warn_above: Log a warning for payloads of more than this many bytes of JSON. None never warns.
         refuse_above: Reject payloads of more than this many bytes of JSON with `TooLarge`.
         compress_above: Compress payloads of more than this many bytes of JSON. None never compresses.
-        codec: Transforms every payload before it is stored and after it is read, for example to encrypt it.
+        codec: Transforms every payload before it is stored and after it is read, for example to encrypt it:
+            `holdfast.integrations.encryption.Encryption`.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Holdfast:
         warn_above: int | None = WARN_ABOVE_BYTES,
         refuse_above: int = MAX_PAYLOAD_BYTES,
         compress_above: int | None = COMPRESS_ABOVE_BYTES,
-        codec: Codec | None = None,
+        codec: Codec | ContextCodec | None = None,
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.client import Client

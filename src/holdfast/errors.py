@@ -12,7 +12,11 @@ HoldfastError
 │   └── BlockingCall              a blocking call in a thread with a running event loop
 ├── PayloadError
 │   ├── TooLarge                  a payload above the size limit
-│   └── NotSerializable           a value that can't be stored as JSON
+│   ├── NotSerializable           a value that can't be stored as JSON
+│   └── PayloadUnreadable         a stored payload that the codec rejected
+│       ├── PayloadAltered        it was changed or moved, or is stored in clear
+│       ├── EncryptionKeyMissing  its key doesn't exist or was deleted
+│       └── EncryptionKeysUnavailable  the keys can't be loaded at the moment
 ├── StoreError
 │   ├── StoreUnavailable          the database can't be reached
 │   ├── StoreReplaced             the SQLite file was removed or replaced while it was open
@@ -51,7 +55,8 @@ class ErrorInfo:
     """The error that is stored with a run.
 
     `code` is for programs: `error` (an exception of the task), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
-    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`, `undo` (a compensation failed). Graphs add `node` (a
+    `bad_arguments`, `bad_state`, `unreadable` (a stored payload was altered, or its key is gone), `not_serializable`,
+    `too_large`, `undo` (a compensation failed). Graphs add `node` (a
     node of the graph failed or was cancelled), `gate` (a gate was rejected), `bad_output` (an output has no value for a
     condition or an argument), and for skipped nodes `failure` (a dependency failed) or `condition` (its own condition,
     or one of a dependency, was false).
@@ -119,6 +124,22 @@ class TooLarge(PayloadError):
 
 class NotSerializable(PayloadError):
     """A value that can't be encoded as JSON, or that would change when decoded."""
+
+
+class PayloadUnreadable(PayloadError):
+    """A stored payload that the codec rejected, or that can't be copied without the codec."""
+
+
+class PayloadAltered(PayloadUnreadable):
+    """A stored payload that isn't what was stored there: it was changed, moved from elsewhere, or never encrypted."""
+
+
+class EncryptionKeyMissing(PayloadUnreadable):
+    """The key of a payload, or of a tenant, doesn't exist or was deleted."""
+
+
+class EncryptionKeysUnavailable(PayloadUnreadable):
+    """The function that returns the keys of a tenant failed. The keys may exist; try again later."""
 
 
 class StoreError(HoldfastError):

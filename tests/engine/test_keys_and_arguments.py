@@ -12,7 +12,7 @@ from holdfast import Graph, Holdfast, Retry, RunInfo, Secret
 from holdfast.control import Control
 from holdfast.errors import ConfigError
 from holdfast.model.filters import RunFilter
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.previews import arguments_line, listed_arguments
 from tests.support.durable import drain
 from tests.support.history_queries import fetch
@@ -71,7 +71,7 @@ def test_the_start_of_long_arguments_shows_no_secret(app, charge):
 @pytest.mark.parametrize("length", range(15, 60, 5))
 def test_a_secret_that_is_cut_anywhere_stays_masked(length):
     stored = '{"order_id":1,"card":{"$secret":"' + TOKEN + '"}}'
-    shown = listed_arguments(stored[:length], len(stored), Payloads())
+    shown = listed_arguments(stored[:length], len(stored), Payloads(), PayloadContext("args"))
     assert "tok" not in str(shown)
 
 

@@ -25,9 +25,10 @@ from holdfast import Holdfast, Secret
 from holdfast.control import Control
 from holdfast.engine.processes.framing import END, BadFrame, encode_frame, read_frame
 from holdfast.errors import HoldfastError, PayloadError
+from holdfast.integrations.encryption import Encryption, Key
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import canonical, decode, digest, display_value, encode
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.policy.schedule_timing import Timing, check_cron
 from holdfast.web import dashboard
@@ -40,6 +41,8 @@ BUDGET_S = float(os.environ.get("HOLDFAST_FUZZ_S", "10"))
 EXAMPLES = settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 CANARY = "canary-4711"
 LIMIT = 64 * 1024
+HERE = PayloadContext("step", "acme", "run", "step#1")
+ENCRYPTION = Encryption([Key("1", b"k" * 32)])
 MAX_FRAME_BYTES = 40
 
 
@@ -82,41 +85,41 @@ JSON = st.recursive(
 STORED = st.one_of(
     st.text(max_size=60),
     st.builds("~{}:{}".format, st.text("zcx~:", max_size=4), st.text(max_size=60)),
-    st.builds(lambda way, data: f"~{way}:{base64.b64encode(data).decode()}", st.text("zc", max_size=3), st.binary()),
+    st.builds(lambda way, data: f"~{way}:{base64.b64encode(data).decode()}", st.text("zca", max_size=3), st.binary()),
     st.builds(
         lambda way, size, cut: f"~{way}:{base64.b64encode(zlib.compress(b'[' * size)[:cut]).decode()}",
-        st.sampled_from(["z", "zz", "zc", "cz"]), st.integers(0, 4 * LIMIT), st.integers(0, 400),
+        st.sampled_from(["z", "zz", "zc", "cz", "za", "az"]), st.integers(0, 4 * LIMIT), st.integers(0, 400),
     ),
 )  # fmt: skip
 
 
 def test_no_stored_text_breaks_a_reader_or_exceeds_the_limit():
-    apps = [Payloads(refuse_above=LIMIT), Payloads(refuse_above=LIMIT, codec=Reversed())]
+    apps = [Payloads(refuse_above=LIMIT, codec=codec) for codec in (None, Reversed(), ENCRYPTION)]
 
     def check(text: str) -> None:
         for payloads in apps:
-            unpacked = payloads.unpack(text)
-            assert len(unpacked.encode(errors="replace")) <= max(LIMIT, len(text.encode(errors="replace")))
-            within = payloads.unpack_within(text, 1000)
-            assert within is None or len(within.encode(errors="replace")) <= 1000 or within == text
+            unpacked = payloads.unpack(text, HERE)
+            assert len(unpacked.encode(errors="replace")) <= max(LIMIT, 1 + len(text.encode(errors="replace")))
+            within = payloads.unpack_within(text, HERE, 1000)
+            assert within is None or len(within.encode(errors="replace")) <= 1000 or within in (text, f"~{text}")
             for read in (decode, display_value):
                 with suppress(PayloadError):
                     read(unpacked)
-            PayloadView(payloads).arguments(text)
-            listed_arguments(text, len(text.encode(errors="replace")), payloads)
+            PayloadView(payloads).arguments(text, HERE)
+            listed_arguments(text, len(text.encode(errors="replace")), payloads, HERE)
 
     assert fuzz(check, STORED) > 300
 
 
 def test_json_round_trips_through_every_stored_form():
-    apps = [Payloads(), Payloads(compress_above=1024), Payloads(compress_above=1024, codec=Reversed())]
+    apps = [Payloads(), *(Payloads(compress_above=1024, codec=codec) for codec in (None, Reversed(), ENCRYPTION))]
 
     def check(value: Any, repeat: int) -> None:
         text = encode([value] * repeat)
         for payloads in apps:
-            stored = payloads.pack(text, "value")
-            assert payloads.unpack(stored) == text
-            assert decode(payloads.unpack(stored)) == [value] * repeat
+            stored = payloads.pack(text, HERE, "value")
+            assert payloads.unpack(stored, HERE) == text
+            assert decode(payloads.unpack(stored, HERE)) == [value] * repeat
         assert digest(canonical(value)) == digest(canonical(decode(encode(value))))
 
     assert fuzz(check, JSON, st.sampled_from([1, 2, 50])) > 300

@@ -11,11 +11,12 @@ from holdfast import Context, Graph, Holdfast, Retry, RunFailed, State, SyncCont
 from holdfast.control import Control
 from holdfast.errors import ConfigError, PayloadError, TooLarge
 from holdfast.model.codec import ENCODED_PLACEHOLDER
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from tests.support.durable import drain
 
 CANARY = "the canary sings"
 ONCE = Retry(max_attempts=1)
+HERE = PayloadContext("args")
 
 
 class Scramble:
@@ -133,8 +134,8 @@ def test_large_payloads_are_compressed_and_small_ones_are_not(make_app, stored):
 def test_incompressible_payloads_stay_uncompressed(make_app):
     noise = os.urandom(4000).hex()
     payloads = Payloads(compress_above=1024)
-    assert payloads.unpack(payloads.pack(f'"{noise}"', "it")) == f'"{noise}"'
-    assert Payloads(compress_above=None).pack(f'"{"a" * 99999}"', "it")[0] == '"'
+    assert payloads.unpack(payloads.pack(f'"{noise}"', HERE, "it"), HERE) == f'"{noise}"'
+    assert Payloads(compress_above=None).pack(f'"{"a" * 99999}"', HERE, "it")[0] == '"'
 
 
 def test_every_payload_is_encoded_by_the_codec(make_app, stored):

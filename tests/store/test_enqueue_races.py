@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from holdfast.errors import KeyConflict
+from holdfast.model.payloads import Payloads
 from holdfast.store.enqueue import enqueue_steps
 from tests.support.manual_transaction import BlockedCall, ManualTransaction
 from tests.support.store_harness import CANCELLED, StoreHarness
@@ -99,7 +100,7 @@ def test_batches_with_the_same_unique_names_in_another_order_do_not_deadlock(pos
     """The second waits before it has locked anything, so the first can lock its second name."""
     lane = postgres.lane()
     first = ManualTransaction(postgres)
-    steps = enqueue_steps([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})
+    steps = enqueue_steps([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane}, Payloads())
     name, values = next(steps)
     assert name == "lock_unique_names"
     first.do(name, **values)

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from holdfast.database import Statements
+from holdfast.model.payloads import Payloads
 from holdfast.store.enqueue import enqueue_steps
 from holdfast.store.rows import NewRun
 from tests.support.store_harness import StoreHarness
@@ -37,7 +38,7 @@ class ManualTransaction:
     def enqueue(self, run: NewRun) -> str:
         """Run all statements of an enqueue without committing."""
         lanes = self._world.store.lanes.ids([(run.queue, run.task)])
-        steps = enqueue_steps([run], lanes)
+        steps = enqueue_steps([run], lanes, Payloads())
         try:
             name, values = next(steps)
             while True:

@@ -24,6 +24,7 @@ from holdfast.model.history import HistoryEntry
 from holdfast.model.ids import new_id
 from holdfast.model.keep import Keep
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
@@ -31,6 +32,7 @@ from holdfast.store.run_reader import run_id
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body
+from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
 
 
@@ -67,15 +69,20 @@ class Client:
 
     # Services for the engine
 
-    def new_child_graph(self, graph: CompiledGraph, result: str | None) -> tuple[NewRun, NewGraph]:
-        """Build the rows of a graph that a durable function submits."""
-        return self.graphs.graph_run(graph, result), self.graphs.new_graph(graph)
+    def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:
+        """Build the row of a child of a run of this tenant."""
+        return self.new_run(request, inherited_tenant=tenant)
 
-    def pack(self, text: str, what: str) -> str:
-        return self.store.payloads.pack(text, what)
+    def new_child_graph(self, graph: CompiledGraph, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]:
+        """Build the rows of a graph that a durable function of a run of this tenant submits."""
+        run = self.graphs.graph_run(graph, result)
+        return run, self.graphs.new_graph(graph, tenant if run.tenant is None else run.tenant)
 
-    def unpack(self, text: str) -> str:
-        return self.store.payloads.unpack(text)
+    def pack(self, text: str, context: PayloadContext, what: str) -> str:
+        return self.store.payloads.pack(text, context, what)
+
+    def unpack(self, text: str, context: PayloadContext) -> str:
+        return self.store.payloads.unpack(text, context)
 
     def trace(self) -> str | None:
         """Return the current trace context as it is stored, or None."""

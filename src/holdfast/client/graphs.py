@@ -139,7 +139,7 @@ class GraphClient:
             options = {} if run.options is None else msgspec.json.decode(run.options)
             run.options = msgspec.json.encode({**options, "key": graph.key}).decode()
             run.digest, run.old_digest = graph_digests(compiled, named)
-        return run, self.new_graph(compiled)
+        return run, self.new_graph(compiled, run.tenant)
 
     def graph_run(self, graph: CompiledGraph, result: str | None = None) -> NewRun:
         """Build the row of the graph itself."""
@@ -151,9 +151,9 @@ class GraphClient:
             run.options = msgspec.json.encode(stored).decode()
         return run
 
-    def new_graph(self, graph: CompiledGraph) -> NewGraph:
-        """Build the rows of the graph's nodes."""
-        return NewGraph([self._node(node) for node in graph.nodes])
+    def new_graph(self, graph: CompiledGraph, tenant: str | None) -> NewGraph:
+        """Build the rows of the graph's nodes. `tenant`: that of nodes without one of their own."""
+        return NewGraph([self._node(node, tenant) for node in graph.nodes])
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
@@ -162,19 +162,25 @@ class GraphClient:
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:
                 raise GraphError(f"append: graph {graph.name} has a {what}; remove it, the run has its own")
-        nodes = self.new_graph(compiled)
+        nodes = self.new_graph(compiled, self._tenant_of(id))
         self._store.graphs.append(str(id), key, graph_digests(compiled, None), nodes, sorted(compiled.outside))
 
-    def _node(self, node: CompiledNode) -> NewNode:
+    def _tenant_of(self, id: UUID) -> str | None:
+        """Return the tenant of a graph, which its appended nodes inherit, if their payloads are bound to it."""
+        row = self._store.queries.run(str(id)) if self._store.payloads.binds else None
+        return None if row is None else row.tenant
+
+    def _node(self, node: CompiledNode, tenant: str | None) -> NewNode:
         spec = node.spec
         if spec.request is not None:
-            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills}, spec.name)
+            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills}, spec.name, tenant)
             if node.needs:
                 run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
             return NewNode(run, spec.name, node.needs, _packed(node.stored()))
         if node.graph is not None:
             run = self._row(node.graph.graph.name)
-            return NewNode(run, spec.name, node.needs, _packed(node.stored()), "graph", self.new_graph(node.graph))
+            nested = self.new_graph(node.graph, tenant)
+            return NewNode(run, spec.name, node.needs, _packed(node.stored()), "graph", nested)
         assert spec.gate is not None
         run = self._row(GATE)
         run.deadline_in = spec.gate.timeout

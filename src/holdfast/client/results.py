@@ -28,6 +28,7 @@ from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, database_clock, to_micros
 from holdfast.model.codec import decode_value
 from holdfast.model.failure import error_from_json
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES, Chunk
 from holdfast.store import Store
 from holdfast.store.run_reader import RunReader
@@ -50,7 +51,7 @@ MAX_OUTAGE_S = 300.0
 """After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
 
 Poll: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
-"""Read state, result, error, kind and options of the runs that exist, by id. Blocking."""
+"""Read state, result, error, kind, options and tenant of the runs that exist, by id. Blocking."""
 
 
 class PollBackoff:
@@ -396,8 +397,8 @@ class RunResults:
         self.waiter = ResultWaiter(self._outcomes, CompletionListener(store))
 
     def decode_result(self, task: str, text: str) -> Any:
-        """Decode a stored result with the types of its task."""
-        return self._registry.decode_result(task, self._store.payloads.unpack(text))
+        """Decode a result, given as JSON, with the types of its task."""
+        return self._registry.decode_result(task, text)
 
     def _outcomes(self, ids: Iterable[str]) -> dict[str, Row]:
         return self._store.outcomes.read_many(ids)
@@ -429,13 +430,14 @@ class RunResults:
         """Return the result, or the state of an unfinished run. Raises if the run failed or was cancelled."""
         if row is None:
             raise RunNotFound.of(id)
-        state, result, error, kind, options = row
+        state, result, error, kind, options, tenant = row
         if state not in FINAL_STATES:
             return str(state)
         if state == "done" and kind == "graph":
             return Finished(self.reader.graph_result(str(id), options))
         if state == "done":
-            return Finished(self.decode_result(task, result))
+            text = self._store.payloads.unpack(result, PayloadContext("result", tenant, str(id)))
+            return Finished(self.decode_result(task, text))
         info = error_from_json(error) if error else ErrorInfo("error", state, "")
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)
@@ -481,6 +483,6 @@ class RunResults:
         row = self._store.outcomes.read(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        rows = self._store.queries.chunks(str(id), after)
+        rows = self._store.queries.chunks(str(id), row[-1], after)
         chunks = [Chunk(n, attempt, decode_value(data), step, number or 1) for n, attempt, data, step, number in rows]
         return chunks, row[0] in FINAL_STATES and not rows

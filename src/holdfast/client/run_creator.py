@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
 from holdfast.model.keep import Keep
+from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
 from holdfast.store.limits import counter_key
 from holdfast.task.declared_limits import DeclaredLimit
@@ -161,29 +162,47 @@ class RunCreator:
         like: Request[Any] | None = None
         for request in requests:
             if like is not None and request.declaration is like.declaration and request.options is like.options:
-                args = self._store.payloads.pack(request.args, "the arguments of task", request.declaration.name)
-                rows.append(replace(rows[-1], id=new_id_text(), args=args))
+                id = new_id_text()
+                rows.append(replace(rows[-1], id=id, args=self._arguments(request, id, request.options.tenant)))
             else:
                 rows.append(self.new_run(request))
                 like = request if rows[-1].key is None and rows[-1].limits is None else None
         return rows
 
-    def new_run(self, request: Request[Any], pending: Iterable[str] = (), node: str | None = None) -> NewRun:
+    def _arguments(self, request: Request[Any], run: str, tenant: str | None) -> str:
+        payloads, text = self._store.payloads, request.args
+        if len(text) <= payloads.plain_below:
+            return text
+        return payloads.pack(text, PayloadContext("args", tenant, run), "the arguments of task", request.task)
+
+    def new_run(
+        self,
+        request: Request[Any],
+        pending: Iterable[str] = (),
+        node: str | None = None,
+        inherited_tenant: str | None = None,
+        *,
+        pack: bool = True,
+    ) -> NewRun:
         """Build the row of a request, with a new id.
 
-        `pending` names parameters whose values come later; `node` is its name in a graph.
+        `pending` names parameters whose values come later; `node` is its name in a graph. `inherited_tenant`: that of
+        its parent or graph, which the store gives it if it has none of its own. `pack=False` leaves the arguments as
+        they are, to be packed for another id.
         """
         declared, options = request.declaration, request.options
+        id = new_id_text()
+        tenant = inherited_tenant if options.tenant is None else options.tenant
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
         )
         keep = declared.keep or self._keep
         digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
-            id=new_id_text(),
+            id=id,
             queue=options.queue or declared.queue,
             task=declared.name,
-            args=self._store.payloads.pack(request.args, "the arguments of task", declared.name),
+            args=self._arguments(request, id, tenant) if pack else request.args,
             keep=keep.done_micros,
             keep_failed=keep.stored_failed_micros,
             max_crashes=declared.max_crashes,

@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import time_to_micros
 from holdfast.model.names import actor_or_user, check_name, quoted
+from holdfast.model.payloads import schedule_context
 from holdfast.model.schedule import ScheduleDetails, ScheduleInfo, ScheduleSync
 from holdfast.store import NewRun
 from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
@@ -218,13 +219,14 @@ class Schedules:
     def _reader(self) -> ScheduleReader:
         return ScheduleReader(self._client.store)
 
-    def _template(self, request: Request[Any]) -> NewRun:
+    def _template(self, name: str, request: Request[Any]) -> NewRun:
         """Return the row from which runs are created. Unlike a declared one, it is packed: nobody compares it."""
         from holdfast.engine.loops.scheduler import schedule_template  # loads the engine
 
         self._client.creator.declare_limits()
         template = schedule_template(request, self._client.new_run)
-        template.args = self._client.pack(template.args, f"the arguments of task {template.task}")
+        context = schedule_context(template.tenant, name)
+        template.args = self._client.pack(template.args, context, f"the arguments of task {template.task}")
         return template
 
     def _create(
@@ -232,7 +234,7 @@ class Schedules:
     ) -> ScheduleInfo:
         refuse_in_body("schedules.create", "call it inside a step")
         checked = checked_settings(name, settings)
-        template = self._template(checked_request(name, task, args))
+        template = self._template(name, checked_request(name, task, args))
         schedule = DeclaredSchedule(name, checked.timing, _rules(checked, template), template)
         self._client.store.schedules.create(schedule, actor_or_user(by), paused=paused)
         return self._reader.info(name)
@@ -243,7 +245,7 @@ class Schedules:
         refuse_in_body("schedules.update", "call it inside a step")
         if task is None and args:
             raise ConfigError(f"schedule {quoted(name)}: pass the task with its new arguments")
-        template = None if task is None else self._template(checked_request(name, task, args))
+        template = None if task is None else self._template(name, checked_request(name, task, args))
 
         def change(current: DeclaredSchedule) -> DeclaredSchedule:
             rules = current.rules

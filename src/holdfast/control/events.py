@@ -15,7 +15,7 @@ from holdfast.model.codec import encode
 from holdfast.model.names import check_name
 from holdfast.model.previews import PayloadView
 from holdfast.store import Store
-from holdfast.store.waits import EmittedRow, NamedEventRow, WaiterRow, event_target
+from holdfast.store.waits import EmittedRow, NamedEventRow, WaiterRow, event_context, event_target
 
 MAX_EVENTS = 1000
 MAX_WAITERS = 100
@@ -106,7 +106,7 @@ class EventControl:
                 name=name,
                 tenant=row.tenant,
                 emitted_at=to_datetime_or_none(row.emitted_at),
-                payload=None if row.payload_bytes is None else payloads(row.target, row.payload_bytes),
+                payload=None if row.payload_bytes is None else payloads(row),
                 waiters=_waiters(each for each in waiters if each.target == row.target),
             )
             for row in rows
@@ -133,19 +133,18 @@ class EventControl:
                 AwaitedEvent(row.name, row.tenant, row.waiters, to_datetime(row.since), UUID(row.run), row.task)
                 for row in awaited
             ],
-            emitted=[
-                EmittedEvent(row.name, row.tenant, to_datetime(row.emitted_at), payloads(row.target, row.payload_bytes))
-                for row in emitted
-            ],
+            emitted=[EmittedEvent(row.name, row.tenant, to_datetime(row.emitted_at), payloads(row)) for row in emitted],
             partial=some_awaited or some_emitted,
         )
 
-    def _payloads(self, rows: Sequence[EmittedRow] | Sequence[NamedEventRow]) -> Callable[[str, int], Any]:
-        """Read payloads for one response; return a function that decodes that of an event, given its stored size."""
+    def _payloads(
+        self, rows: Sequence[EmittedRow] | Sequence[NamedEventRow]
+    ) -> Callable[[EmittedRow | NamedEventRow], Any]:
+        """Read payloads for one response; return a function that decodes that of an event."""
         view = PayloadView(self._store.payloads)
         chosen = view.choose((row.target, row.payload_bytes) for row in rows)
         found = self._store.events.payloads(chosen) if chosen else {}
-        return lambda target, size: view.arguments(found.get(target), size)
+        return lambda row: view.arguments(found.get(row.target), event_context(row.target), row.payload_bytes)
 
 
 def _waiters(rows: Iterable[WaiterRow]) -> list[WaitingRun]:

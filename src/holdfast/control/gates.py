@@ -15,6 +15,7 @@ from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.failure import error_from_json
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
 from holdfast.store.graph_progress import read_plan
@@ -167,7 +168,11 @@ class GateControl:
                 for each, node, kind, task, state in after[:MAX_DEPENDENCIES]
             ],
             more_dependents=len(after) > MAX_DEPENDENCIES,
-            output=None if details is None else payloads.view.arguments(details.result, details.result_bytes),
+            output=None
+            if details is None
+            else payloads.view.arguments(
+                details.result, PayloadContext("result", row.tenant, row.id), details.result_bytes
+            ),
             error=None if row.error is None else error_from_json(row.error),
         )
 
@@ -215,7 +220,8 @@ def _dependencies(rows: Sequence[DependencyRow], payloads: RunPayloads) -> list[
     found = []
     for row in rows:
         id = str(row.id)
-        result = payloads.view.arguments(results.get(id), row.result_bytes)
+        context = PayloadContext("result", row.tenant, id)
+        result = payloads.view.arguments(results.get(id), context, row.result_bytes)
         if row.state == "done" and row.kind == "graph":
             result = payloads.graph_result(id, row.options)
         found.append(
@@ -225,7 +231,9 @@ def _dependencies(rows: Sequence[DependencyRow], payloads: RunPayloads) -> list[
                 kind="task" if row.kind is None else row.kind,  # type: ignore[arg-type]
                 task=row.task,
                 state=row.state,
-                args=None if row.kind is not None else payloads.view.arguments(args.get(id), row.args_bytes),
+                args=None
+                if row.kind is not None
+                else payloads.view.arguments(args.get(id), PayloadContext("args", row.tenant, id), row.args_bytes),
                 result=result,
                 error=None if row.error is None else error_from_json(row.error),
             )

@@ -98,6 +98,8 @@ class RunComparison:
         waits = dict(replay.history.open_waits)
         try:
             arguments = replay.arguments()
+            if self._kept.unreadable is not None:
+                return [_difference("unchecked", "history", str(self._kept.unreadable))]
         except Exception as error:
             text = f"the stored arguments don't match the signature: {_error_text(error)}"
             return [_difference("arguments", "arguments", text)]
@@ -379,7 +381,8 @@ class ReplayChecker:
     def _load(self, runs: Sequence[str]) -> list[tuple[str, UnfinishedClaim, LoadedHistory]]:
         """Load the history of runs, without those that have finished meanwhile."""
         found = self._store.queries.unfinished_claims(runs)
-        kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
+        tenants = {id: run.claim.tenant for id, run in found.items()}
+        kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read", tenants)
         return [(id, found[id], kept[id]) for id in runs if id in found]
 
     def _judge(self, report: CheckReport, id: str, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> None:

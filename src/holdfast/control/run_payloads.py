@@ -6,9 +6,10 @@ from typing import Any
 
 from holdfast.errors import PayloadError
 from holdfast.model.codec import decode
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import MAX_STORED_BYTES, PayloadView, omitted
 from holdfast.store import Store
-from holdfast.store.run_queries import PayloadStatement, RunDetailRow, RunRow
+from holdfast.store.run_queries import GraphOutputRow, PayloadStatement, RunDetailRow, RunRow
 
 MAX_RESULT_NODES = 5000
 """The result of a graph with more nodes isn't shown."""
@@ -30,7 +31,8 @@ class RunPayloads:
         """Return the result of a run. PayloadError if it can't be decoded."""
         if row.kind == "graph" and row.state == "done":
             return self.graph_result(row.id, row.options)
-        return self.view.value(details.result, details.result_bytes)
+        context = PayloadContext("result", row.tenant, row.id)
+        return self.view.value(details.result, context, details.result_bytes)
 
     def graph_result(self, id: str, options: str | None) -> Any:
         """Return the result of a finished graph: that of its result node, or of all nodes by name."""
@@ -43,7 +45,7 @@ class RunPayloads:
         found = {
             node.name: self.graph_result(node.id, node.options)
             if node.kind == "graph"
-            else self._readable(texts.get(node.id), node.result_bytes)
+            else self._readable(texts.get(node.id), node)
             for node in nodes
         }
         return found if named is None else found.get(named)
@@ -53,8 +55,8 @@ class RunPayloads:
         chosen = self.view.choose(runs)
         return self._store.queries.payloads_of(statement, chosen) if chosen else {}
 
-    def _readable(self, stored: str | None, size: int | None) -> Any:
+    def _readable(self, stored: str | None, node: GraphOutputRow) -> Any:
         try:
-            return self.view.value(stored, size)
+            return self.view.value(stored, PayloadContext("result", node.tenant, node.id), node.result_bytes)
         except PayloadError:
-            return omitted(size or 0, "it can't be decoded")
+            return omitted(node.result_bytes or 0, "it can't be decoded")

@@ -26,7 +26,8 @@ from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import TaskError
-from holdfast.model.payloads import Payloads
+from holdfast.model.codec import UnreadableText
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import LoadedHistory, RunToken
 from holdfast.store.rows import NewGraph
@@ -77,17 +78,25 @@ class ReadOnlyRunFactory:
         self._registry = registry
         self._payloads = payloads
 
-    def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
+    def new_run(self, request: Any, *, pack: bool = True) -> NewRun:  # noqa: ARG002
         raise _refusal("create a run")
 
-    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
+    def new_child(self, request: Any, tenant: str | None) -> NewRun:  # noqa: ARG002
+        raise _refusal("create a child")
+
+    def new_child_graph(
+        self,
+        plan: Any,  # noqa: ARG002
+        result: str | None,  # noqa: ARG002
+        tenant: str | None,  # noqa: ARG002
+    ) -> tuple[NewRun, NewGraph]:
         raise _refusal("create a graph")
 
-    def pack(self, text: str, what: str) -> str:
-        return self._payloads.pack(text, what)
+    def pack(self, text: str, context: PayloadContext, what: str) -> str:
+        return self._payloads.pack(text, context, what)
 
-    def unpack(self, text: str) -> str:
-        return self._payloads.unpack(text)
+    def unpack(self, text: str, context: PayloadContext) -> str:
+        return self._payloads.unpack(text, context)
 
     def trace(self) -> str | None:
         """Return no trace context: the replay creates nothing."""
@@ -96,7 +105,7 @@ class ReadOnlyRunFactory:
         return ChildHandle(id, task, created)
 
     def decode_result(self, task: str, text: str) -> Any:
-        return self._registry.decode_result(task, self.unpack(text))
+        return self._registry.decode_result(task, text)
 
     def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Do nothing: no run ends in a replay."""
@@ -312,6 +321,8 @@ class RunReplay:
 
     def arguments(self) -> Arguments:
         """Decode the stored arguments. Raises what the task's signature raises."""
+        if isinstance(self._attempt.claim.args, UnreadableText):
+            raise self._attempt.claim.args.error
         arguments: Arguments = self._attempt.signature.decode(self._attempt.claim.args)
         return arguments
 

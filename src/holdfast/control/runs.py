@@ -37,6 +37,7 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
+from holdfast.model.payloads import PayloadContext, message_context
 from holdfast.model.previews import UNREADABLE, PayloadView
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
@@ -176,7 +177,8 @@ class RunControl:
         """Return a run with its result, and its arguments; a graph's or gate's `info` has none."""
         info = self._reader.info_of(row)
         corrupt = [*info.corrupt, *more.corrupt]
-        args = _read("args", lambda: payloads.view.value(more.args, more.args_bytes), corrupt, UNREADABLE)
+        context = PayloadContext("args", row.tenant, row.id)
+        args = _read("args", lambda: payloads.view.value(more.args, context, more.args_bytes), corrupt, UNREADABLE)
         result = _read("result", lambda: payloads.result(row, more), corrupt)
         shown, corrupt = info.args if row.kind else args, list(dict.fromkeys(corrupt))
         return replace(info, args=shown, result=result, result_omitted=False, corrupt=tuple(corrupt)), args
@@ -220,7 +222,7 @@ class RunControl:
             unfinished_steps=steps.unfinished,
             waits=self.waits(id),
             children=[child_of(row, self._store.payloads) for row in children[:MAX_CHILDREN]],
-            set_aside=self._set_aside(id, history, payloads.view),
+            set_aside=self._set_aside(row, history, payloads.view),
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
             full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,
@@ -265,7 +267,7 @@ class RunControl:
 
     def _steps(self, row: RunRow, history: HistoryView, view: PayloadView) -> StepsView:
         since = to_datetime_or_none(row.claimed_at) if row.is_running else None
-        return StepsView(self._store, row.id, history.about_steps(), since, view)
+        return StepsView(self._store, row, history.about_steps(), since, view)
 
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
@@ -273,19 +275,23 @@ class RunControl:
 
     def set_aside(self, id: UUID) -> list[MessageInfo]:
         """List the messages of a run that were set aside, because they don't have the expected type."""
-        view = PayloadView(self._store.payloads)
-        return self._set_aside(id, HistoryView(self._store, self._reader.row(id), view), view)
+        view, row = PayloadView(self._store.payloads), self._reader.row(id)
+        return self._set_aside(row, HistoryView(self._store, row, view), view)
 
-    def _set_aside(self, id: UUID, history: HistoryView, view: PayloadView) -> list[MessageInfo]:
+    def _set_aside(self, row: RunRow, history: HistoryView, view: PayloadView) -> list[MessageInfo]:
         entries = history.set_aside()
         if not entries:
             return []
         errors = {entry.data.get("message"): entry.data.get("reason") for entry in entries}
-        rows = self._store.queries.set_aside_messages(str(id))
+        rows = self._store.queries.set_aside_messages(row.id)
         chosen = view.choose((n, size) for n, _, size, _ in rows)
-        payloads = self._store.queries.message_payloads(str(id), chosen) if chosen else {}
+        payloads = self._store.queries.message_payloads(row.id, chosen) if chosen else {}
+
+        def payload(n: int, topic: str, size: int) -> Any:
+            return view.arguments(payloads.get(n), message_context(row.tenant, row.id, topic), size)
+
         return [
-            MessageInfo(n, topic, view.arguments(payloads.get(n), size), to_datetime(sent_at), errors.get(n))
+            MessageInfo(n, topic, payload(n, topic, size), to_datetime(sent_at), errors.get(n))
             for n, topic, size, sent_at in rows
         ]
 

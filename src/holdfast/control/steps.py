@@ -15,7 +15,7 @@ from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_date
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json
 from holdfast.model.history import Entry
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads, checkpoint_context
 from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.model.run import RunState
 from holdfast.model.step_keys import key_label, key_name
@@ -152,12 +152,13 @@ class StepsView:
     """
 
     def __init__(
-        self, store: Store, run: str, history: Sequence[Entry], running_since: datetime | None, view: PayloadView
+        self, store: Store, run: RunRow, history: Sequence[Entry], running_since: datetime | None, view: PayloadView
     ) -> None:
         self._store = store
-        self._run = run
+        self._run = run.id
+        self._tenant = run.tenant
         self._view = view
-        self._rows = store.queries.step_outline(run)
+        self._rows = store.queries.step_outline(run.id)
         self._undone = {_number(row.value): row.at for row in self._rows if row.kind == "undone"}
         tries = _failed_tries(history)
         self._tries: dict[tuple[int, int], list[Entry]] = {}
@@ -179,7 +180,7 @@ class StepsView:
     def _step(self, row: StepRow) -> StepInfo:
         tries = self._tries.get((row.n, row.generation), [])
         failed = row.kind == "failed"
-        args = self._failure_arguments(row.value) if failed else None
+        args = self._failure_arguments(row) if failed else None
         undone_at = self._undone.get(row.n) if row.undo else None
         return StepInfo(
             n=row.n,
@@ -201,17 +202,19 @@ class StepsView:
             tries=list(map(_try, tries)),
         )
 
-    def _failure_arguments(self, text: str | None) -> Any:
+    def _failure_arguments(self, row: StepRow) -> Any:
         """Return the arguments that are stored with the failure of a step."""
         with suppress(PayloadError):
-            stored = decode(text or "{}", dict[str, Any]).get("step_args")
-            return None if stored is None else self._view.arguments(str(stored))
+            stored = decode(row.value or "{}", dict[str, Any]).get("step_args")
+            context = PayloadContext("step_args", self._tenant, self._run, row.key)
+            return None if stored is None else self._view.arguments(str(stored), context)
         return None
 
     def _value(self, row: StepRow) -> Any:
         """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
         with suppress(PayloadError):
-            value = self._view.value(row.value, row.value_bytes)
+            context = checkpoint_context(row.kind, self._tenant, self._run, row.key)
+            value = self._view.value(row.value, context, row.value_bytes)
             return to_datetime(value) if row.kind == "now" and isinstance(value, int) else value
         return (row.value or "")[:MAX_UNREADABLE_CHARS]
 
@@ -309,5 +312,7 @@ def child_of(run: RunRow, payloads: Payloads) -> ChildInfo:
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),
         error=None if run.error is None else error_from_json(run.error),
-        args=None if run.kind else listed_arguments(run.args, run.args_bytes, payloads),
+        args=None
+        if run.kind
+        else listed_arguments(run.args, run.args_bytes, payloads, PayloadContext("args", run.tenant, run.id)),
     )

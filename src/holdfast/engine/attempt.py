@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
+from holdfast.errors import BadState, ErrorInfo, PayloadError, PayloadUnreadable, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
@@ -227,6 +227,8 @@ class Attempt(msgspec.Struct, eq=False):
     def invalid_arguments(self, exception: TaskError | PayloadError) -> AttemptEnd:
         """Return the end of an attempt whose stored arguments don't fit this worker's code. Retrying can't help."""
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
+        if isinstance(exception, PayloadUnreadable):
+            code = "unreadable"
         return self._end(RetryDecision(code), describe_exception(exception, code))
 
     def crashed(self, error: ErrorInfo, suspects: int = 1, *, isolate: bool | None = None) -> AttemptEnd:
@@ -304,10 +306,12 @@ class Attempt(msgspec.Struct, eq=False):
         return end
 
     def _pack(self, end: AttemptEnd, payloads: Payloads) -> None:
-        if end.result is not None:
-            end.result = payloads.pack(end.result, "the result of task", self.task.name)
+        if end.result is not None and len(end.result) > payloads.plain_below:
+            context = PayloadContext("result", self.claim.tenant, end.id)
+            end.result = payloads.pack(end.result, context, "the result of task", self.task.name)
         if end.args is not None:
-            end.args = payloads.pack(end.args, "the arguments of task", self.task.name)
+            context = PayloadContext("args", self.claim.tenant, end.id)
+            end.args = payloads.pack(end.args, context, "the arguments of task", self.task.name)
 
     def _end_without_error(self, kind: EndKind, state: EndState, still_running: bool = False) -> AttemptEnd:
         claim = self.claim

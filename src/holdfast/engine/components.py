@@ -265,7 +265,10 @@ class ExecutorServices:
     def transact(self, attempt: Attempt, record: NewCheckpoint, run: Callable[[Any], str]) -> str | None:
         transact = self.store.step_transactions.run
         text = retry_while_unavailable(
-            attempt, lambda: transact(attempt.session, record, run, lambda: attempt.stop_reason is not None)
+            attempt,
+            lambda: transact(
+                attempt.session, record, run, lambda: attempt.stop_reason is not None, attempt.claim.tenant
+            ),
         )
         if text is None:
             self._components._stop_lost_attempts([attempt])

@@ -26,9 +26,9 @@ from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
 from holdfast.engine.write_queue import PendingEnd, WriteQueue
-from holdfast.errors import PayloadError, TaskError
+from holdfast.errors import EncryptionKeysUnavailable, PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.codec import MAX_PAYLOAD_BYTES, UnreadableText
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
@@ -517,6 +517,11 @@ def _end_before_start(attempt: Attempt) -> AttemptEnd | None:
         return attempt.deadline_exceeded()
     if attempt.claim.limits is not None and not can_read_limits(attempt.claim.limits):
         return attempt.invalid_arguments(PayloadError("the run's stored limits are corrupt; enqueue it again"))
-    if attempt.corrupt_history is not None:
-        return attempt.invalid_arguments(attempt.corrupt_history)
+    unreadable = attempt.corrupt_history
+    if isinstance(attempt.claim.args, UnreadableText):
+        unreadable = attempt.claim.args.error
+    if isinstance(unreadable, EncryptionKeysUnavailable):
+        return attempt.failed(unreadable, "unreadable")
+    if unreadable is not None:
+        return attempt.invalid_arguments(unreadable)
     return None

@@ -12,6 +12,7 @@ from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
+from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
@@ -28,22 +29,27 @@ STOP_POLL_INTERVAL_S = 0.05
 class ClientServices(Protocol):
     """What the client does for the engine: create runs from requests, and convert payloads and results."""
 
-    def new_run(self, request: Any) -> NewRun: ...
+    def new_run(self, request: Any, *, pack: bool = True) -> NewRun:
+        """Build a run; `pack=False`: its arguments are packed later, for another id."""
 
-    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]: ...
+    def new_child(self, request: Any, tenant: str | None) -> NewRun:
+        """Build a child of a run of this tenant, which it inherits if it has none."""
 
-    def pack(self, text: str, what: str) -> str:
-        """Return a JSON payload as it is stored."""
+    def new_child_graph(self, plan: Any, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]: ...
 
-    def unpack(self, text: str) -> str:
-        """Return a stored payload as JSON."""
+    def pack(self, text: str, context: PayloadContext, what: str) -> str:
+        """Return a JSON payload as it is stored in this place."""
+
+    def unpack(self, text: str, context: PayloadContext) -> str:
+        """Return a payload that is stored in this place as JSON."""
 
     def trace(self) -> str | None:
         """Return the trace context of the calling code, as it is stored with what that code creates."""
 
     def handle(self, id: UUID, task: str, *, created: bool = True) -> Any: ...
 
-    def decode_result(self, task: str, text: str) -> Any: ...
+    def decode_result(self, task: str, text: str) -> Any:
+        """Decode a result, given as JSON."""
 
     def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Wake the callers in this process that wait for the results of these runs, because they have ended."""

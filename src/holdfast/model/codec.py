@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from holdfast.errors import NotSerializable, PayloadError, TooLarge
+from holdfast.errors import NotSerializable, PayloadError, PayloadUnreadable, TooLarge
 from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets, unmasked_secrets
 from holdfast.model.validation import (
     MAX_DEPTH,
@@ -48,6 +48,20 @@ _BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
 _TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
+
+
+class UnreadableText(str):
+    """A stored payload that couldn't be unpacked, as it is stored, and why. It starts with `~`, so it isn't JSON."""
+
+    __slots__ = ("error",)
+
+    error: PayloadUnreadable
+
+    @classmethod
+    def of(cls, stored: str, error: PayloadUnreadable) -> UnreadableText:
+        found = cls(stored)
+        found.error = error
+        return found
 
 
 def allow_payload_bytes(size: int) -> None:
@@ -177,8 +191,12 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
         return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         if text[:1] in ("~", b"~"):
-            raise PayloadError(CODEC_MISSING if is_encoded(text) else NOT_UNPACKED) from error
+            raise unreadable_error(text) from error
         raise PayloadError(f"the stored JSON can't be decoded as {_kind_name(kind)}: {error}") from error
+    except TypeError:
+        if isinstance(text, UnreadableText):  # msgspec accepts no subclasses of str
+            raise text.error from None
+        raise
 
 
 def decode_value(text: str, kind: Any = Any) -> Any:
@@ -191,14 +209,26 @@ def restore_secrets(value: Any, text: str) -> Any:
     return unmasked_secrets(value) if may_have_secrets(text) else value
 
 
+def unreadable_error(text: str | bytes) -> PayloadError:
+    """Return why a stored payload, which starts with `~`, isn't JSON."""
+    if isinstance(text, UnreadableText):
+        return text.error
+    return PayloadError(CODEC_MISSING if is_encoded(text) else NOT_UNPACKED)
+
+
 def is_encoded(text: str | bytes) -> bool:
     """Return whether a payload was transformed by a codec that this app doesn't have, or with another key."""
+    if isinstance(text, UnreadableText):
+        return True
     start = text[:4] if isinstance(text, str) else text[:4].decode(errors="replace")
-    return start[:1] == "~" and "c" in start.partition(":")[0]
+    letters = start.partition(":")[0]
+    return start[:1] == "~" and ("c" in letters or "a" in letters)
 
 
 def display_value(text: str) -> Any:
     """Decode a stored JSON text for display: mask its secrets, and replace encoded text by a placeholder."""
+    if isinstance(text, UnreadableText):
+        return f"(unreadable: {text.error})"
     if is_encoded(text):
         return ENCODED_PLACEHOLDER
     value = decode(text)

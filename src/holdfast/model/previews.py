@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import PayloadError
 from holdfast.model.codec import display_value, is_encoded, json_for_display, may_have_secrets
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.secret import MASK, SECRET_KEY
 
 K = TypeVar("K")
@@ -53,11 +53,14 @@ class PayloadView:
                 chosen.append(key)
         return chosen
 
-    def value(self, stored: str | None, size: int | None = None) -> Any:
-        """Return a payload. `size`: its stored bytes, if only those were read. PayloadError if it can't be decoded."""
+    def value(self, stored: str | None, context: PayloadContext | None, size: int | None = None) -> Any:
+        """Return a payload; PayloadError if it can't be decoded.
+
+        `context`: None for a value that is never packed. `size`: its stored bytes, if only those were read.
+        """
         if stored is None:
             return None if size is None else omitted(size)
-        text = self._payloads.unpack_within(stored, self._left)
+        text = self._payloads.unpack_within(stored, context, self._left)
         if text is None:
             return omitted(len(stored.encode(errors="replace")))
         count = len(text.encode(errors="replace"))
@@ -69,10 +72,10 @@ class PayloadView:
             return omitted(count, "it has secrets and is too large to mask them")
         return json_for_display(text)
 
-    def arguments(self, stored: str | None, size: int | None = None) -> Any:
+    def arguments(self, stored: str | None, context: PayloadContext, size: int | None = None) -> Any:
         """Return arguments likewise, or a remark if they can't be decoded."""
         try:
-            return self.value(stored, size)
+            return self.value(stored, context, size)
         except PayloadError:
             return UNREADABLE
 
@@ -82,14 +85,14 @@ def omitted(size: int, why: str = "") -> str:
     return f"(omitted: {size:,} bytes{'; ' + why if why else ''})"
 
 
-def listed_arguments(text: str | None, size: int, payloads: Payloads) -> Any:
+def listed_arguments(text: str | None, size: int, payloads: Payloads, context: PayloadContext) -> Any:
     """Return the arguments of a run in a list: plain JSON, or the start of their text if they are long.
 
     `text` is what the database returned of the stored arguments, which have `size` bytes: all of them, their start, or
     None if they are very long.
     """
     if text is not None and len(text.encode()) == size:
-        unpacked = payloads.unpack_within(text, MAX_LISTED_BYTES)
+        unpacked = payloads.unpack_within(text, context, MAX_LISTED_BYTES)
         return f"({size:,} bytes, compressed)" if unpacked is None else displayed_arguments(unpacked)
     if text is None or text.startswith("~"):
         return f"({size:,} bytes)"

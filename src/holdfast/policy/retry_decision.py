@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import (
     Fatal,
     PayloadError,
+    PayloadUnreadable,
     RetryAfter,
     RunCancelled,
     RunFailed,
@@ -24,7 +25,7 @@ from holdfast.model.retry import Retry
 Random: TypeAlias = Callable[[], float]
 """Returns a number in [0, 1), like `random.random`."""
 
-_PERMANENT_CODES = ("fatal", "not_serializable", "too_large")
+_PERMANENT_CODES = ("fatal", "not_serializable", "too_large", "unreadable")
 """Codes of failed steps that another attempt would only repeat."""
 
 
@@ -66,6 +67,8 @@ def decide_after_timeout(retry: Retry, failures: int, random: Random) -> RetryDe
 
 def payload_error_code(error: PayloadError) -> str:
     """Return the code of a run whose result can't be stored, which is not retried."""
+    if isinstance(error, PayloadUnreadable):
+        return "unreadable"
     return "too_large" if isinstance(error, TooLarge) else "not_serializable"
 
 

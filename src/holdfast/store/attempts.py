@@ -118,7 +118,7 @@ class OutcomeStore(StoreModule):
     """Outcomes of runs, for callers that wait for them."""
 
     def read(self, id: str) -> Row | None:
-        """Return state, result, error, kind and options of a run."""
+        """Return state, result, error, kind, options and tenant of a run."""
         rows = self._execute("read", "read_outcome", id=id)
         return rows[0] if rows else None
 

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.payloads import PayloadContext
 from holdfast.store.limits import take_permits
 from holdfast.store.module import StoreContext, StoreModule, Tx, column, id_rows, in_batches, json_rows, time_left
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
@@ -304,9 +305,11 @@ class ClaimStore(StoreModule):
 
     def _to_claims(self, rows: Sequence[Row]) -> list[Claim]:
         claims = [Claim(*row) for row in rows]
+        payloads = self._context.payloads
+        rejects_plain = payloads.rejects_plain
         for claim in claims:
-            if claim.args[:1] == "~":
-                claim.args = self._context.payloads.unpack(claim.args)
+            if rejects_plain or claim.args[:1] == "~":
+                claim.args = payloads.unpack(claim.args, PayloadContext("args", claim.tenant, str(claim.id)))
         try:
             claims.sort(key=_TURN_AND_SEQ)
             claims.sort(key=_PRIORITY, reverse=True)  # stable: equal priorities keep their order

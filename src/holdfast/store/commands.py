@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from holdfast.errors import PayloadUnreadable
 from holdfast.store.rows import NewGraph, NewRun
 
 
@@ -251,10 +252,11 @@ class Checkpoint(NamedTuple):
 
 
 class LoadedHistory(msgspec.Struct):
-    """The checkpoints and waits of a run, loaded for a replay."""
+    """The checkpoints and waits of a run, loaded for a replay. `unreadable`: why the first one can't be read."""
 
     checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
     waits: list[LoadedWait] = msgspec.field(default_factory=list)
+    unreadable: PayloadUnreadable | None = None
 
 
 def payload_size(command: Command | NewStepCheckpoint) -> int:

@@ -38,6 +38,7 @@ from holdfast.database.dialect import MAX_TURN, TURN_STEP
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.failure import cancellation_json
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.metadata import metadata_steps
 from holdfast.store.module import MAX_BATCH_ROWS, StatementCall, StoreContext, StoreModule, Tx, in_batches, json_rows
@@ -212,11 +213,14 @@ class EnqueueStore(StoreModule):
 
     def enqueue_on(self, connection: CallerConnection, runs: Sequence[NewRun]) -> list[str]:
         """Enqueue inside the transaction of the caller's connection."""
-        return self.run_on(connection, runs, lambda lanes: enqueue_steps(runs, lanes))
+        return self.run_on(connection, runs, lambda lanes: self._steps(runs, lanes))
 
     async def enqueue_on_async(self, connection: AsyncCallerConnection, runs: Sequence[NewRun]) -> list[str]:
         """Enqueue inside the transaction of the caller's async connection."""
-        return await self.run_on_async(connection, runs, lambda lanes: enqueue_steps(runs, lanes))
+        return await self.run_on_async(connection, runs, lambda lanes: self._steps(runs, lanes))
+
+    def _steps(self, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueSteps:
+        return enqueue_steps(runs, lanes, self._context.payloads)
 
     def run_on(self, connection: CallerConnection, runs: Iterable[NewRun], make: MakeSteps) -> list[str]:
         """Run the steps that create these runs inside the transaction of the caller's connection."""
@@ -289,7 +293,7 @@ def create_runs(tx: Tx, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> li
         propagate_ends(tx, cancel_runs(tx, lock_with_parents(tx, values["runs"]), REPLACED))
         return []
 
-    return run_steps(enqueue_steps(runs, lanes), execute)
+    return run_steps(enqueue_steps(runs, lanes, tx.payloads), execute)
 
 
 def run_steps(steps: EnqueueSteps, execute: Callable[..., list[Row]]) -> list[str]:
@@ -320,7 +324,7 @@ def _check_identity(expected: str) -> Generator[StatementCall, list[Row], None]:
         )
 
 
-def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueSteps:
+def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int], payloads: Payloads) -> EnqueueSteps:
     """Yield the statements of an enqueue; return for each run its id, or that of the run that already exists for it."""
     stands_for: dict[str, str] = yield from key_steps([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
@@ -332,7 +336,7 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
         yield "lock_unique_names", {"rows": json_rows({"unique_name": name} for name in names)}
     cancelled: set[str] = set()
     for tries in range(MAX_UNIQUE_TRIES):
-        stands_for |= yield from _merge_debounced(new, lanes)
+        stands_for |= yield from _merge_debounced(new, lanes, payloads)
         new = [run for run in new if run.id not in stands_for]
         waiting = [run for run in new if run.unique is not None and run.if_taken != "return"]
         if waiting:
@@ -345,7 +349,7 @@ def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueS
         contested = [run for run in new if run.id not in created and not (run.unique is None and run.debounce is None)]
         if not contested:
             break
-        found = yield from _resolve_taken(contested, lanes, cancelled)
+        found = yield from _resolve_taken(contested, lanes, payloads, cancelled)
         stands_for |= found
         new = [run for run in contested if run.id not in found]  # the other run ended or started in between: try again
         if not new:
@@ -388,14 +392,15 @@ def _add(batches: Iterable[str]) -> Generator[StatementCall, list[Row], set[str]
 
 
 def _merge_debounced(
-    new: list[NewRun], lanes: dict[LaneKey, int]
+    new: list[NewRun], lanes: dict[LaneKey, int], payloads: Payloads
 ) -> Generator[StatementCall, list[Row], dict[str, str]]:
     """Replace the arguments of runs that collect calls under the names of new ones, and return those runs."""
     names = {debounce_name(run): run for run in new if run.debounce is not None}
     if not names:
         return {}
     pending = yield "lock_debounced", {"rows": json_rows({"debounce": name} for name in names)}
-    yield from _replace([_replacement(names[name], str(id), lanes, created_at) for id, name, created_at in pending])
+    replacements = [_replacement(names[name], str(id), lanes, payloads, created_at) for id, name, created_at in pending]
+    yield from _replace(replacements)
     return {names[name].id: str(id) for id, name, _ in pending}
 
 
@@ -406,9 +411,14 @@ def _replace(rows: list[dict[str, Any]]) -> Generator[StatementCall, list[Row], 
         yield "replace_unstarted", {"rows": json_rows(batch)}
 
 
-def _replacement(run: NewRun, target: str, lanes: Mapping[LaneKey, int], created_at: int = 0) -> dict[str, Any]:
+def _replacement(
+    run: NewRun, target: str, lanes: Mapping[LaneKey, int], payloads: Payloads, created_at: int = 0
+) -> dict[str, Any]:
     """Build the row that replaces the arguments and options of a run that hasn't started."""
     row = new_run_row(run, lanes) | {"target": target}
+    if payloads.binds:
+        source, place = (PayloadContext("args", run.tenant, id) for id in (run.id, target))
+        row["args"] = payloads.repack(run.args, source, place)
     if run.max_delay is not None:
         row["latest"] = created_at + run.max_delay
     return row
@@ -453,7 +463,7 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
 
 
 def _resolve_taken(
-    contested: list[NewRun], lanes: Mapping[LaneKey, int], cancelled: set[str]
+    contested: list[NewRun], lanes: Mapping[LaneKey, int], payloads: Payloads, cancelled: set[str]
 ) -> Generator[StatementCall, list[Row], dict[str, str]]:
     """For runs that were not inserted, return the runs that stand for them; themselves if they exist now (a repeat).
 
@@ -474,16 +484,18 @@ def _resolve_taken(
         yield CANCEL_HOLDERS, {"runs": sorted(superseded)}
         cancelled |= superseded
     replacing = [run for run in left if run.if_taken == "replace" and run.id in holders]
-    found |= yield from _replace_unstarted(replacing, holders, lanes)
+    found |= yield from _replace_unstarted(replacing, holders, lanes, payloads)
     queued = [
         run
         for run in left
         if run.id in holders and run.id not in found and run.if_taken != "return" and run not in cancelling
     ]
-    return found | (yield from _queue(queued, lanes))
+    return found | (yield from _queue(queued, lanes, payloads))
 
 
-def _queue(runs: list[NewRun], lanes: Mapping[LaneKey, int]) -> Generator[StatementCall, list[Row], dict[str, str]]:
+def _queue(
+    runs: list[NewRun], lanes: Mapping[LaneKey, int], payloads: Payloads
+) -> Generator[StatementCall, list[Row], dict[str, str]]:
     """Insert runs that wait until their unique name is free. One per name waits; a newer one may replace it."""
     if not runs:
         return {}
@@ -495,11 +507,11 @@ def _queue(runs: list[NewRun], lanes: Mapping[LaneKey, int]) -> Generator[Statem
     waiting = yield from _find_holders(left, next_name)
     found |= {run.id: waiting[run.id] for run in left if run.id in waiting and run.if_taken == "queue"}
     replacing = [run for run in left if run.id in waiting and run.if_taken != "queue"]
-    return found | (yield from _replace_unstarted(replacing, waiting, lanes))
+    return found | (yield from _replace_unstarted(replacing, waiting, lanes, payloads))
 
 
 def _replace_unstarted(
-    runs: list[NewRun], holders: dict[str, str], lanes: Mapping[LaneKey, int]
+    runs: list[NewRun], holders: dict[str, str], lanes: Mapping[LaneKey, int], payloads: Payloads
 ) -> Generator[StatementCall, list[Row], dict[str, str]]:
     """Give the holders that have not started the arguments of these runs; return those holders."""
     if not runs:
@@ -507,7 +519,7 @@ def _replace_unstarted(
     locked = yield "lock_unstarted", {"rows": json_rows({"id": holders[run.id]} for run in runs)}
     unstarted = {str(row[0]) for row in locked}
     replaced = {run.id: holders[run.id] for run in runs if holders[run.id] in unstarted}
-    yield from _replace([_replacement(run, replaced[run.id], lanes) for run in runs if run.id in replaced])
+    yield from _replace([_replacement(run, replaced[run.id], lanes, payloads) for run in runs if run.id in replaced])
     return replaced
 
 

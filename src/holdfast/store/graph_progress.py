@@ -14,9 +14,9 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.codec import decode
+from holdfast.model.codec import UnreadableText, decode
 from holdfast.model.failure import error_from_json, error_to_json
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.policy.graph_rules import (
     FailNode,
     NodeOutcome,
@@ -52,6 +52,7 @@ class DecidableNode(NamedTuple):
     graph: str
     node: str
     kind: str | None
+    tenant: str | None
     cause: str | None
     plan: dict[str, Any]
 
@@ -142,8 +143,8 @@ def _decrement_nodes(tx: Tx, ends: Sequence[EndedRun]) -> list[DecidableNode]:
 
 
 def _decidable(row: Sequence[Any]) -> DecidableNode:
-    id, graph, node, kind, _, cause, plan = row
-    return DecidableNode(str(id), str(graph), node, kind, cause, {} if plan is None else read_plan(plan))
+    id, graph, node, kind, _, cause, plan, tenant = row
+    return DecidableNode(str(id), str(graph), node, kind, tenant, cause, {} if plan is None else read_plan(plan))
 
 
 def read_plan(text: str | None) -> dict[str, Any]:
@@ -243,7 +244,8 @@ def _decision(
     if not isinstance(decided, RunNode) or decided.args is None:
         return None
     try:
-        return payloads.pack(msgspec.json.encode(decided.args).decode(), "its arguments")
+        text = msgspec.json.encode(decided.args).decode()
+        return payloads.pack(text, PayloadContext("args", node.tenant, node.id), "its arguments")
     except PayloadError as error:
         return _failed(node, payload_error_code(error), str(error))
 
@@ -280,8 +282,11 @@ def _read_ends(tx: Tx, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, No
     ends: dict[str, dict[str, NodeOutcome]] = {}
     rows = [{"graph": graph, "node": node, "wanted": int(wants)} for (graph, node), wants in wanted.items()]
     for chunk in in_chunks(rows):
-        for graph, name, id, state, kind, error, options, result in tx.execute("read_node_ends", rows=json_rows(chunk)):
-            output = None if result is None else tx.payloads.unpack(result)
+        for graph, name, id, state, kind, error, options, tenant, result in tx.execute(
+            "read_node_ends", rows=json_rows(chunk)
+        ):
+            context = PayloadContext("result", tenant, str(id))
+            output = None if result is None else tx.payloads.unpack(result, context)
             if kind == "graph" and state == "done" and wanted[str(graph), name]:
                 output = graph_output(tx, str(id), options)
             ends.setdefault(str(graph), {})[name] = NodeOutcome(state, output, error if state == "skipped" else None)
@@ -310,8 +315,13 @@ def graph_output(tx: Tx, graph: str, options: str | None) -> str:
     """Return the result of a finished graph as JSON: the output of its result node, or of all nodes by name."""
     named: str | None = None if options is None else decode(options, dict[str, Any]).get("result")
     parts = []
-    for node, id, kind, nested, result in tx.execute("read_graph_outputs", graph=graph, node=named):
-        text = graph_output(tx, str(id), nested) if kind == "graph" else tx.payloads.unpack(result)
+    for node, id, kind, nested, tenant, result in tx.execute("read_graph_outputs", graph=graph, node=named):
+        if kind == "graph":
+            text = graph_output(tx, str(id), nested)
+        else:
+            text = tx.payloads.unpack(result, PayloadContext("result", tenant, str(id)))
+        if isinstance(text, UnreadableText):
+            return text
         if named is not None:
             return str(text)
         parts.append(f"{msgspec.json.encode(node).decode()}:{text}")
@@ -319,10 +329,12 @@ def graph_output(tx: Tx, graph: str, options: str | None) -> str:
 
 
 def child_result(tx: Tx, row: Row) -> Row:
-    """Return id, map index, state, result and error of a child; the result of a graph is read from its nodes."""
-    id, map_index, state, result, error, kind, options = row
+    """Return id, map index, state, result, as JSON, and error of a child; that of a graph is read from its nodes."""
+    id, map_index, state, result, error, kind, options, tenant = row
     if kind == "graph" and state == "done":
         result = graph_output(tx, str(id), options)
+    elif result is not None:
+        result = tx.payloads.unpack(result, PayloadContext("result", tenant, str(id)))
     return (id, map_index, state, result, error)
 
 
@@ -358,7 +370,7 @@ def _end_graph(tx: Tx, graph: str) -> EndedRun:
     error = None
     if count:
         rows = json_rows([{"graph": graph, "node": first, "wanted": 0}])
-        ((_, _, _, state, _, text, _, _),) = tx.execute("read_node_ends", rows=rows)
+        ((_, _, _, state, _, text, *_),) = tx.execute("read_node_ends", rows=rows)
         what = "was cancelled" if state == "cancelled" else "failed"
         why = f": {error_from_json(text)}" if text and state == "failed" else ""
         others = f" (and {count - 1:,} more)" if count > 1 else ""

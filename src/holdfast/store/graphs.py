@@ -14,10 +14,19 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
-from holdfast.errors import BadArguments, ErrorInfo, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.errors import (
+    BadArguments,
+    ErrorInfo,
+    GraphError,
+    KeyConflict,
+    PayloadError,
+    RunFinished,
+    RunNotFound,
+)
 from holdfast.model.codec import canonical_text, decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import actor_or_user
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.policy.json_schema import apply_defaults, find_mismatch
 from holdfast.store.enqueue import (
@@ -280,14 +289,20 @@ def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
     if not gates:
         return []
     ends = []
-    for id, graph, node, lifetime, plan in tx.execute("find_overdue_gates", rows=id_rows(gates)):
+    for id, graph, node, lifetime, plan, tenant in tx.execute("find_overdue_gates", rows=id_rows(gates)):
         outcome = str(read_plan(plan).get("on_timeout"))
         within = f" within {lifetime / 1_000_000:g} s" if isinstance(lifetime, int) else " in time"
         message = f"gate {node} was not completed{within}"
         state = {"skip": "skipped", "complete": "done"}.get(outcome, "failed")
         code = "timeout" if state == "failed" else "condition"
-        error = None if outcome == "complete" else error_to_json(ErrorInfo(code, "GateTimeout", message))
-        result = "null" if outcome == "complete" else None
+        result: str | None = None
+        error: str | None = error_to_json(ErrorInfo(code, "GateTimeout", message))
+        if outcome == "complete":
+            try:
+                context = PayloadContext("result", tenant, str(id))
+                result, error = tx.payloads.pack("null", context, f"the output of {node}"), None
+            except PayloadError as unstorable:  # The tenant's key was deleted, for example.
+                state, error = "failed", error_to_json(ErrorInfo("unreadable", "GateTimeout", str(unstorable)))
         entry = {"kind": "timed_out"}
         ends.append(EndWithoutAttempt(str(id), str(graph), node, state, result, error, entry=entry))
     return end_without_attempt(tx, ends)
@@ -302,7 +317,8 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
     ((state, result, error, text),) = tx.execute("read_gate", id=gate.id)
     plan = read_plan(text)
     outcome = _checked_outcome(gate, plan, outcome)
-    packed = None if outcome.result is None else tx.payloads.pack(outcome.result, f"the output of {gate.node}")
+    context = PayloadContext("result", gate.tenant, gate.id)
+    packed = None if outcome.result is None else tx.payloads.pack(outcome.result, context, f"the output of {gate.node}")
     early = plan.get("early")
     if state == "blocked" and early is None:
         plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error, "by": outcome.by}
@@ -316,7 +332,7 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
         return True, end_without_attempt(tx, [end])
     if early is not None and state == "blocked":
         state, result, error = early["state"], early["result"], early["error"]
-    _refuse_other_outcome(gate, outcome, state, None if result is None else tx.payloads.unpack(result), error)
+    _refuse_other_outcome(gate, outcome, state, None if result is None else tx.payloads.unpack(result, context), error)
     return is_repeat, []
 
 

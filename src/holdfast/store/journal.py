@@ -6,12 +6,16 @@ Lock order: the session, then events, then runs. Reads come after the locks, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.database import Row
 from holdfast.errors import KeyConflict
+from holdfast.model.codec import UnreadableText
+from holdfast.model.payloads import PayloadContext
+from holdfast.model.step_keys import key_label
 from holdfast.store.command_batch import CommandBatch, outcome_checkpoint, read_replies
 from holdfast.store.commands import (
     RUN_LOST,
@@ -35,6 +39,7 @@ from holdfast.store.run_tree import lock_runs
 FIRST_PAGE_ROWS = 200
 FIRST_PAGE_BYTES = 256 * 1024
 MAX_PAGE_BYTES = 4 * 1024 * 1024
+NO_TENANTS: Mapping[str, str | None] = MappingProxyType({})
 
 _has_undo = attrgetter("undo")
 _kind_of = attrgetter("kind")
@@ -143,10 +148,13 @@ class Journal(StoreModule):
 
     # Read
 
-    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "pick") -> dict[str, LoadedHistory]:
+    def load(
+        self, runs: Sequence[tuple[str, int]], purpose: str = "pick", tenants: Mapping[str, str | None] = NO_TENANTS
+    ) -> dict[str, LoadedHistory]:
         """Load all checkpoints and waits of runs, given as id and generation, on the connection for `purpose`.
 
-        The first page of every run comes with one statement, the rest run by run.
+        The first page of every run comes with one statement, the rest run by run. `tenants`: by id, for runs that have
+        one. Events and messages stay packed, as they are in waits.
         """
         rows = json_rows({"run": run, "generation": generation} for run, generation in runs)
         loaded = {run: LoadedHistory() for run, _ in runs}
@@ -154,10 +162,10 @@ class Journal(StoreModule):
             purpose, "load_first_checkpoints", rows=rows, most=FIRST_PAGE_ROWS, bytes=FIRST_PAGE_BYTES
         )
         for run, *row in first:
-            loaded[str(run)].checkpoints.append(self._checkpoint(row))
+            self._add(loaded[str(run)], str(run), tenants, row)
         last = {str(run): n or 0 for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
         for run, generation in runs:
-            self._load_rest(purpose, run, generation, loaded[run].checkpoints, last[run])
+            self._load_rest(purpose, run, generation, loaded[run], tenants, last[run])
         for run, key, kind, outcome, value, due_at, now in self._execute(purpose, "load_waits", rows=rows):
             if type(key) is not str or type(kind) is not str:
                 raise TypeError(f"the type of wait {key!r} is wrong")
@@ -165,7 +173,16 @@ class Journal(StoreModule):
             loaded[str(run)].waits.append(LoadedWait(key, kind, resolved, time_left(due_at, now)))
         return loaded
 
-    def _load_rest(self, purpose: str, run: str, generation: int, checkpoints: list[Checkpoint], last: int) -> None:
+    def _load_rest(
+        self,
+        purpose: str,
+        run: str,
+        generation: int,
+        loaded: LoadedHistory,
+        tenants: Mapping[str, str | None],
+        last: int,
+    ) -> None:
+        checkpoints = loaded.checkpoints
         after = checkpoints[-1].n if checkpoints else 0
         while after < last:
             page = self._execute(
@@ -173,14 +190,20 @@ class Journal(StoreModule):
             )
             if not page:
                 return
-            checkpoints.extend(map(self._checkpoint, page))
+            for row in page:
+                self._add(loaded, run, tenants, row)
             after = checkpoints[-1].n
 
-    def _checkpoint(self, row: Sequence[Any]) -> Checkpoint:
+    def _add(self, loaded: LoadedHistory, run: str, tenants: Mapping[str, str | None], row: Sequence[Any]) -> None:
         n, key, kind, value, undo = row
         if type(key) is not str or type(kind) is not str or type(n) is not int:
             raise TypeError(f"the type of checkpoint {n!r} is wrong")
-        return Checkpoint(n, key, kind, None if value is None else self._context.payloads.unpack(value), undo)
+        payloads = self._context.payloads
+        if kind == "step" and value is not None and (value[:1] == "~" or payloads.rejects_plain):
+            value = payloads.unpack(value, PayloadContext("step", tenants.get(run), run, key))
+            if isinstance(value, UnreadableText) and loaded.unreadable is None:
+                loaded.unreadable = type(value.error)(f"the result of {key_label(key)}: {value.error}")
+        loaded.checkpoints.append(Checkpoint(n, key, kind, value, undo))
 
     def resolved_waits(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, WaitOutcome]]:
         """Return the resolved waits of runs, given as id and generation: run, key, kind and outcome."""

@@ -7,7 +7,7 @@ joined before that step are spawned again. Compensations stay with the original,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -15,12 +15,22 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database import Conflict, DataFault, Duplicate
-from holdfast.errors import ConfigError, GraphError, KeyConflict, MessageNotFound, RunFinished, RunNotFound
+from holdfast.errors import (
+    ConfigError,
+    GraphError,
+    KeyConflict,
+    MessageNotFound,
+    PayloadUnreadable,
+    RunFinished,
+    RunNotFound,
+)
+from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
+from holdfast.model.payloads import CANT_COPY, PayloadContext, checkpoint_context, is_bound, message_context
 from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
-from holdfast.store.journal import read_child_results
-from holdfast.store.module import StoreModule, Tx, history_row, in_batches, json_rows
+from holdfast.store.journal import MAX_PAGE_BYTES, read_child_results
+from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.propagation import propagate_ends, retry_runs
 from holdfast.store.run_queries import StepRow
 from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
@@ -110,25 +120,30 @@ class RunActions(StoreModule):
 
         Only a message with a sender `by` is in the run's history: applications send many.
         """
-        packed = self._context.payloads.pack(payload, f"the message on topic {topic!r}")
-        self._send(id, by, lambda _: (topic, packed, {"topic": topic}))
+
+        def prepare(tx: Tx, run: LockedRun) -> tuple[str, str, dict[str, Any]]:
+            return topic, _packed_message(tx, run, topic, payload), {"topic": topic}
+
+        self._send(id, by, prepare)
 
     def resend(self, id: str, number: int, payload: str | None = None, by: str | None = None) -> str:
         """Send a message again that was set aside, or another payload instead of it; return its topic."""
-        packed = None if payload is None else self._context.payloads.pack(payload, f"message {number}")
 
-        def take(tx: Tx) -> tuple[str, str, dict[str, Any]]:
+        def take(tx: Tx, run: LockedRun) -> tuple[str, str, dict[str, Any]]:
             found = tx.execute("read_set_aside", run=id, n=number)
             if not found:
                 raise MessageNotFound(f"run {id} has no message {number} that was set aside, or it was sent again")
             topic, old, receiver = found[0]
             resent = {"run": id, "n": number, "taken_by": RESENT + receiver.removeprefix(SET_ASIDE)}
             tx.execute("take_messages", rows=json_rows([resent]))
-            return topic, packed or old, {"topic": topic, "message": number}
+            packed = old if payload is None else _packed_message(tx, run, topic, payload)
+            return topic, packed, {"topic": topic, "message": number}
 
         return self._send(id, by or "", take)
 
-    def _send(self, id: str, by: str | None, prepare: Callable[[Tx], tuple[str, str, dict[str, Any]]]) -> str:
+    def _send(
+        self, id: str, by: str | None, prepare: Callable[[Tx, LockedRun], tuple[str, str, dict[str, Any]]]
+    ) -> str:
         """Send a message: `prepare` returns its topic, its packed payload and what its history entry says."""
         call = str(new_id())
         tries = count(1)
@@ -143,7 +158,7 @@ class RunActions(StoreModule):
             if run.state in FINAL_STATES:
                 instead = ": retry it first" if run.state in ("failed", "cancelled") else ""
                 raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages{instead}")
-            topic, payload, data = prepare(tx)
+            topic, payload, data = prepare(tx, run)
             topics.append(topic)
             message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
             tx.execute("add_messages", rows=json_rows([message]))
@@ -159,9 +174,9 @@ class RunActions(StoreModule):
     def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
         """Create the run `fork` from the run `id`, with the checkpoints before a step, given by name or key.
 
-        Without a step it starts from the beginning. A repeat after a lost response changes nothing.
+        Without a step it starts from the beginning. A repeat after a lost response changes nothing. Payloads that the
+        codec binds to their place are encoded again for the fork.
         """
-        args = None if args is None else self._context.payloads.pack(args, f"the arguments of a fork of run {id}")
 
         def work(tx: Tx) -> None:
             original = lock_runs(tx, [id]).get(id)
@@ -173,12 +188,15 @@ class RunActions(StoreModule):
                 rows = tx.execute("list_steps_to_fork", id=id)
                 before = _steps_before([StepRow(*row) for row in rows], from_step, id)
             options = _without_key(tx.execute("read_run_options", id=id)[0][0])
-            if not tx.execute("fork_run", id=id, fork=fork, args=args, options=options):
+            packed = _fork_arguments(tx, original, fork, args)
+            if not tx.execute("fork_run", id=id, fork=fork, args=packed, options=options):
                 return
             tx.execute("copy_metadata", id=id, fork=fork)
-            copied = [_copy_of(tx, original, fork, step) for step in _without_unjoined(before)]
-            for batch in in_batches(copied, lambda row: len(row["value"] or "")):
-                tx.execute("copy_checkpoints", id=id, rows=json_rows(batch))
+            copied = _without_unjoined(before)
+            for steps in _steps_with_values(tx, original, copied) if tx.payloads.binds else [copied]:
+                copies = [_copy_of(tx, original, fork, step) for step in steps]
+                for batch in in_batches(copies, lambda row: len(row["value"] or "")):
+                    tx.execute("copy_checkpoints", id=id, rows=json_rows(batch))
             data = {"from": id, "from_step": from_step, "steps": len(copied)} | ({} if by is None else {"by": by})
             entry = history_row(fork, 1, "forked", 0, data=msgspec.json.encode(data).decode())
             tx.execute("add_history", rows=json_rows([entry]))
@@ -257,20 +275,84 @@ def _joined_call(key: str) -> str:
     return key.rpartition("#")[0].removeprefix("$join:")
 
 
+def _packed_message(tx: Tx, run: LockedRun, topic: str, payload: str) -> str:
+    context = message_context(run.tenant, run.id, topic)
+    return tx.payloads.pack(payload, context, f"the message on topic {topic!r}")
+
+
+# Payloads of forks
+
+
+def _fork_arguments(tx: Tx, original: LockedRun, fork: str, args: str | None) -> str | None:
+    """Return the stored arguments of a fork; None if the database can copy those of the original."""
+    source, target = (PayloadContext("args", original.tenant, run) for run in (original.id, fork))
+    ((_, stored),) = tx.execute("read_arguments", rows=id_rows([original.id]))
+    if is_bound(stored) and not tx.payloads.binds:
+        raise PayloadUnreadable(CANT_COPY)  # its checkpoints are bound, too
+    if args is not None:
+        return tx.payloads.pack(args, target, f"the arguments of a fork of run {original.id}")
+    return tx.payloads.repack(stored, source, target) if tx.payloads.binds else None
+
+
+def _steps_with_values(tx: Tx, original: LockedRun, steps: Sequence[StepRow]) -> Iterator[list[StepRow]]:
+    """Yield the steps with their values, page by page: all of them together may be very large."""
+    by_number = {step.n: step for step in steps}
+    after, last = 0, max(by_number, default=0)
+    while after < last:
+        page = tx.execute(
+            "load_checkpoint_page", run=original.id, generation=original.generation, after=after, bytes=MAX_PAGE_BYTES
+        )
+        if not page:
+            return
+        after = page[-1][0]
+        yield [by_number[n]._replace(value=value) for n, _, _, value, _ in page if n in by_number]
+
+
 def _copy_of(tx: Tx, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
     row = {"run": fork, "generation": step.generation, "n": step.n, "key": step.key, "kind": step.kind, "value": None}
     if step.kind == "join":
-        call = format_spawn_key(original.generation, _joined_call(step.key))
-        row |= {"kind": "joined", "value": _copy_ends(tx, original.id, call, step.value)}
+        row |= {"kind": "joined", "value": _copy_ends(tx, original, fork, step)}
+    elif tx.payloads.binds and step.value is not None:
+        row["value"] = _repacked_value(tx, original, fork, step, step.value)
     return {**row, "took": step.took, "at": step.at}
 
 
-def _copy_ends(tx: Tx, parent: str, call: str, failed: str | None) -> str:
+def _repacked_value(tx: Tx, original: LockedRun, fork: str, step: StepRow, value: str) -> str:
+    """Return the value of a checkpoint as the fork stores it."""
+    tenant, key = original.tenant, step.key
+    source, target = (checkpoint_context(step.kind, tenant, run, key) for run in (original.id, fork))
+    if source is not None and target is not None:
+        return tx.payloads.repack(value, source, target)
+    if step.kind == "failed":
+        failure = decode(value, dict[str, Any])
+        if failure.get("step_args") is not None:
+            source, target = (PayloadContext("step_args", tenant, run, key) for run in (original.id, fork))
+            failure["step_args"] = tx.payloads.repack(str(failure["step_args"]), source, target)
+        return msgspec.json.encode(failure).decode()
+    if step.kind == "joined":
+        joined = decode(value, _CopiedEnds)
+        source, target = (PayloadContext("step", tenant, run, key) for run in (original.id, fork))
+        for end in joined.ends:
+            end[2] = None if end[2] is None else tx.payloads.repack(end[2], source, target)
+        return msgspec.json.encode(joined).decode()
+    return value
+
+
+class _CopiedEnds(msgspec.Struct):
+    """How children ended, in a fork: id, state, packed result and error of each."""
+
+    eager: bool
+    ends: list[list[str | None]]
+
+
+def _copy_ends(tx: Tx, original: LockedRun, fork: str, step: StepRow) -> str:
     """Encode how children ended; for an eager wait that a failure ended, only that failure."""
-    wanted = None if failed is None else msgspec.json.decode(failed)
+    call = format_spawn_key(original.generation, _joined_call(step.key))
+    context = PayloadContext("step", original.tenant, fork, step.key)
+    wanted = None if step.value is None else msgspec.json.decode(step.value)
     ends = [
-        [str(id), state, None if result is None else tx.payloads.encode_unpacked(result), error]
-        for id, _, state, result, error in read_child_results(tx, parent, call)
+        [str(id), state, None if result is None else tx.payloads.pack_copy(result, context), error]
+        for id, _, state, result, error in read_child_results(tx, original.id, call)
         if wanted in (None, str(id))
     ]
-    return msgspec.json.encode({"eager": wanted is not None, "ends": ends}).decode()
+    return msgspec.json.encode(_CopiedEnds(wanted is not None, ends)).decode()

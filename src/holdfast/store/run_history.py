@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.history import Entry
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import PayloadView, omitted
 from holdfast.model.step_keys import key_label
 from holdfast.store.run_queries import HistoryRow, RunRow
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
+
+ArgumentsReader: TypeAlias = Callable[[str, str], Any]
+"""Decodes the stored arguments of a failed step, given its key, for display."""
 
 MAX_TRIES = 1000
 """How many failed tries of steps operators see: the last ones."""
@@ -36,6 +40,7 @@ class HistoryView:
     def __init__(self, store: Store, run: RunRow, view: PayloadView) -> None:
         self._store = store
         self._run = run.id
+        self._tenant = run.tenant
         self._view = view
         rows = store.queries.history_outline(run.id)
         stored = [(Entry(row.kind, to_datetime(row.at), row.attempt, row.session, {}), row.since) for row in rows]
@@ -70,10 +75,13 @@ class HistoryView:
             return entry
         if row.n not in found:
             return replace(entry, data={"omitted": omitted(row.data_bytes)})
-        return replace(entry, data=entry_data(row.kind, row.at, found[row.n], self._view.arguments))
+        return replace(entry, data=entry_data(row.kind, row.at, found[row.n], self._arguments))
+
+    def _arguments(self, stored: str, key: str) -> Any:
+        return self._view.arguments(stored, PayloadContext("step_args", self._tenant, self._run, key))
 
 
-def stored_entry(row: HistoryRow, read_arguments: Callable[[str], Any]) -> tuple[Entry, int | None]:
+def stored_entry(row: HistoryRow, read_arguments: ArgumentsReader) -> tuple[Entry, int | None]:
     """Return a history row as an entry, and when the attempt was claimed that it ended."""
     data = entry_data(row.kind, row.at, row.data, read_arguments)
     return Entry(row.kind, to_datetime(row.at), row.attempt, row.session, data), row.since
@@ -104,7 +112,7 @@ def history_entries(run: RunRow, stored: Iterable[tuple[Entry, int | None]]) -> 
     return entries
 
 
-def entry_data(kind: str, at: int, text: str | None, read_arguments: Callable[[str], Any]) -> dict[str, Any]:
+def entry_data(kind: str, at: int, text: str | None, read_arguments: ArgumentsReader) -> dict[str, Any]:
     """Decode the data of a history row."""
     data = _decoded(kind, text)
     return _try_data(data, at, read_arguments) if kind == "step_retrying" and "step" in data else data
@@ -134,7 +142,7 @@ def _decoded(kind: str, text: str | None) -> dict[str, Any]:
     return {"error": data} if by is None else {"error": data, "by": by}
 
 
-def _try_data(stored: dict[str, Any], at: int, read_arguments: Callable[[str], Any]) -> dict[str, Any]:
+def _try_data(stored: dict[str, Any], at: int, read_arguments: ArgumentsReader) -> dict[str, Any]:
     """Return the data of a failed try: the arguments decoded, times instead of durations."""
     args = stored.get("args")
     return {
@@ -144,6 +152,6 @@ def _try_data(stored: dict[str, Any], at: int, read_arguments: Callable[[str], A
         "tries": stored["tries"],
         "took": stored["took"] / MICROS_PER_SECOND,
         "next_at": to_datetime(at + stored["retry_in"]).isoformat(),
-        "args": None if args is None else read_arguments(args),
+        "args": None if args is None else read_arguments(args, stored["step"]),
         "error": stored["error"],
     }

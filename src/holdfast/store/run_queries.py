@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.database import Row
 from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store.module import StoreModule, id_rows, json_rows
 from holdfast.store.rows import Claim
@@ -209,6 +210,7 @@ class GraphOutputRow(NamedTuple):
     id: str
     kind: str | None
     options: str | None
+    tenant: str | None
     result_bytes: int | None
 
 
@@ -224,6 +226,7 @@ class DependencyRow(NamedTuple):
     result_bytes: int | None
     error: str | None
     options: str | None
+    tenant: str | None
 
 
 class OpenGateRow(NamedTuple):
@@ -334,8 +337,8 @@ class RunQueries(StoreModule):
         return [key for (key,) in self._execute("read", "list_step_keys", id=id, since=since)]
 
     def steps(self, id: str) -> list[StepRow]:
-        """Return the checkpoints of a run since its last restart, in order."""
-        return [self._unpacked(row) for row in _STEP_ROWS.read_all(self._execute("read", "list_steps", id=id))]
+        """Return the checkpoints of a run since its last restart, in order, with values as they are stored."""
+        return _STEP_ROWS.read_all(self._execute("read", "list_steps", id=id))
 
     def step_outline(self, id: str) -> list[StepRow]:
         """Return the last ones of them without values and, in order of time, checkpoints that are superseded: their
@@ -366,10 +369,11 @@ class RunQueries(StoreModule):
         """Return the first children of a run that failed or were cancelled: id and spawn key."""
         return [(str(child), key) for child, key in self._execute("read", "list_failed_children", id=id)]
 
-    def chunks(self, id: str, after: int) -> list[Row]:
+    def chunks(self, id: str, tenant: str | None, after: int) -> list[Row]:
         """Return a page of what a run wrote for its followers: n, attempt, data, step and step_try, null for 1."""
         rows = self._execute("read", "list_chunks", id=id, after=after)
-        return [(n, attempt, self.unpack(data), *step) for n, attempt, data, *step in rows]
+        context = PayloadContext("chunk", tenant, id)
+        return [(n, attempt, self._context.payloads.unpack(data, context), *step) for n, attempt, data, *step in rows]
 
     def set_aside_messages(self, id: str) -> list[Row]:
         """Return the messages of a run that were set aside: n, topic, stored size of the payload, sent_at."""
@@ -467,11 +471,5 @@ class RunQueries(StoreModule):
     def _claim(self, row: Row) -> Claim:
         claim = Claim(*row)
         parent = None if claim.parent is None else str(claim.parent)
-        return replace(claim, id=str(claim.id), parent=parent, args=self.unpack(claim.args) or "")
-
-    def _unpacked(self, step: StepRow) -> StepRow:
-        return step._replace(value=self.unpack(step.value))
-
-    def unpack(self, text: str | None) -> str | None:
-        """Return a stored payload as JSON text."""
-        return None if text is None else self._context.payloads.unpack(text)
+        args = self._context.payloads.unpack(claim.args, PayloadContext("args", claim.tenant, str(claim.id)))
+        return replace(claim, id=str(claim.id), parent=parent, args=args)

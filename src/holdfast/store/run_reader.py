@@ -20,9 +20,10 @@ from holdfast.model.failure import error_from_json, is_error_json
 from holdfast.model.filters import PageOptions, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
-from holdfast.store.run_history import history_entries, stored_entry
+from holdfast.store.run_history import ArgumentsReader, history_entries, stored_entry
 from holdfast.store.run_queries import RunRow
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class RunReader:
         row = self._row(id, with_result=True)
         info = self.info_of(row)
         if not row.has_all_args:
-            info = replace(info, args=self._displayed(self._store.queries.arguments(row.id)))
+            stored = self._store.queries.arguments(row.id)
+            info = replace(info, args=self._displayed(stored, PayloadContext("args", row.tenant, row.id)))
         if row.kind == "graph" and row.state == "done":
             return replace(info, result=self.graph_result(row.id, row.options), result_omitted=False)
         return info
@@ -104,16 +106,21 @@ class RunReader:
             progress=columns.json("progress", Progress),
             scheduled_for=to_datetime_or_none(options.scheduled_for),
             key=options.key,
-            args=None if row.kind else listed_arguments(row.args, row.args_bytes, self._store.payloads),
+            args=None if row.kind else self._listed_arguments(row),
             due_at=columns.time("due_at"),
             metadata=columns.metadata(),
             corrupt=tuple(columns.corrupt),
             result_omitted=row.state == "done" and row.result is None,
         )
 
+    def _listed_arguments(self, row: RunRow) -> Any:
+        context = PayloadContext("args", row.tenant, row.id)
+        return listed_arguments(row.args, row.args_bytes, self._store.payloads, context)
+
     def _result(self, row: RunRow, columns: _Columns) -> Any:
         try:
-            return self._read_result(row.task, self._store.queries.unpack(row.result) or "")
+            context = PayloadContext("result", row.tenant, row.id)
+            return self._read_result(row.task, self._store.payloads.unpack(row.result or "", context))
         except PayloadError:
             if self._read_result is not read_plain:
                 raise
@@ -151,15 +158,18 @@ class RunReader:
     def history_of(self, row: RunRow) -> list[Entry]:
         """Return the history of a run whose row was read before."""
         rows = self._store.queries.history(row.id)
-        return history_entries(row, [stored_entry(each, self._displayed) for each in rows])
+        return history_entries(row, [stored_entry(each, self._step_arguments(row)) for each in rows])
 
     def failed_tries(self, row: RunRow, limit: int) -> list[Entry]:
         """Return the last failed tries of steps in the running attempt, in order."""
         rows = self._store.queries.failed_tries(row.id, row.claimed_at or 0, limit)
-        return [stored_entry(each, self._displayed)[0] for each in reversed(rows)]
+        return [stored_entry(each, self._step_arguments(row))[0] for each in reversed(rows)]
 
-    def _displayed(self, stored: str) -> Any:
-        return displayed_arguments(self._store.payloads.unpack(stored))
+    def _step_arguments(self, row: RunRow) -> ArgumentsReader:
+        return lambda stored, key: self._displayed(stored, PayloadContext("step_args", row.tenant, row.id, key))
+
+    def _displayed(self, stored: str, context: PayloadContext) -> Any:
+        return displayed_arguments(self._store.payloads.unpack(stored, context))
 
 
 class _StoredOptions(msgspec.Struct):

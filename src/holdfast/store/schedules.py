@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, PayloadUnreadable
 from holdfast.model.clock import is_datetime, to_datetime
 from holdfast.model.failure import cancellation_json
 from holdfast.model.ids import new_id
 from holdfast.model.names import quoted
+from holdfast.model.payloads import CANT_COPY, PayloadContext, is_bound, schedule_context
 from holdfast.policy.schedule_timing import MAX_SLOTS_PER_BATCH, CatchUp, Timing, due_slots, jitter_delay
 from holdfast.store.enqueue import LaneKey, LaneStore, create_runs, lanes_by_key
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows, time_left
@@ -230,7 +231,7 @@ class ScheduleStore(StoreModule):
             if found.kind == "trigger":
                 tx.execute("advance_schedules", rows=json_rows([{"name": name, "next_at": found.now}]))
                 return None
-            run = _run_of_slot(name, str(found.template), from_text(ScheduleRules, found.rules), found.now)
+            run = _run_of_slot(tx, name, str(found.template), from_text(ScheduleRules, found.rules), found.now)
             run.run_at = None
             return _create_runs(tx, [(name, found.now, run)], lanes, asked=1)[0].run
 
@@ -320,7 +321,9 @@ def _is_same(tx: Tx, stored: StoredSchedule, schedule: DeclaredSchedule) -> bool
     if (stored.timing, stored.rules) != (row["timing"], row["rules"]):
         return False
     before, after = (from_text(NewRun, str(text), id="") for text in (stored.template, row["template"]))
-    before.args, after.args = tx.payloads.unpack(before.args), tx.payloads.unpack(after.args)
+    for run in (before, after):
+        if run.args[:1] == "~":
+            run.args = tx.payloads.unpack(run.args, schedule_context(run.tenant, schedule.name))
     return before == after
 
 
@@ -354,7 +357,7 @@ def _fill_slots(tx: Tx, name: str, slots: Sequence[int], lanes: Mapping[LaneKey,
     runs: list[tuple[str, int, NewRun]] = []
     for slot in slots:
         if slot not in fired:
-            run = _run_of_slot(name, str(found.template), rules, slot)
+            run = _run_of_slot(tx, name, str(found.template), rules, slot)
             run.key = f"{name}@{to_datetime(slot).isoformat()}"
             run.digest = "backfill"
             runs.append((name, slot, run))
@@ -435,7 +438,7 @@ def _fire_buffered(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, s
         if (queue, task) not in lanes:
             continue
         try:
-            runs.append((name, slot, _run_of_slot(name, template, from_text(ScheduleRules, rules), slot)))
+            runs.append((name, slot, _run_of_slot(tx, name, template, from_text(ScheduleRules, rules), slot)))
         except Exception as error:  # from newer code: other workers may know it
             unreadable[name] = f"{type(error).__name__}: {error}"
     if not runs:
@@ -462,21 +465,34 @@ def _pick_due(
                     picked.append(DueSchedule(name, decoded, {}, known.next_after(now), buffered))
                     raise ValueError(f"next_at was corrupt ({next_at}) and starts again from now")
                 due = due_slots(known, catch_up or decoded.catch_up, next_at, now)
-                runs = {slot: _run_of_slot(name, template, decoded, slot) for slot in due.slots}
+                runs = {slot: _run_of_slot(tx, name, template, decoded, slot) for slot in due.slots}
                 picked.append(DueSchedule(name, decoded, runs, due.next, buffered))
             except Exception as error:  # from newer code, or a time zone unknown here: other workers may know it
                 unreadable[name] = f"{type(error).__name__}: {error}"
     return picked
 
 
-def _run_of_slot(schedule: str, template: str, rules: ScheduleRules, slot: int) -> NewRun:
+def _run_of_slot(tx: Tx, schedule: str, template: str, rules: ScheduleRules, slot: int) -> NewRun:
     """Build the run of a slot, which starts at the slot's time plus delay and jitter."""
     run = from_text(NewRun, template, id=str(new_id()))
     options = {} if run.options is None else msgspec.json.decode(run.options)
     run.options = msgspec.json.encode({**options, "schedule": schedule, "scheduled_for": slot}).decode()
     later = (run.delay or 0) + jitter_delay(rules.jitter, schedule, slot)
     run.run_at, run.delay = slot + later if later else None, None
+    run.args = _slot_arguments(tx, schedule, run)
     return run
+
+
+def _slot_arguments(tx: Tx, schedule: str, run: NewRun) -> str:
+    """Return the stored arguments of a run of a slot. Those of a schedule created at run time are packed already."""
+    context = PayloadContext("args", run.tenant, run.id)
+    if run.args[:1] != "~":
+        return tx.payloads.pack(run.args, context, f"the arguments of task {run.task}")
+    if tx.payloads.binds:
+        return tx.payloads.repack(run.args, schedule_context(run.tenant, schedule), context)
+    if is_bound(run.args):
+        raise PayloadUnreadable(CANT_COPY)
+    return run.args
 
 
 def _decide(tx: Tx, due: Sequence[DueSchedule]) -> SlotDecisions:
@@ -506,9 +522,6 @@ def _create_runs(
     """Create the runs of slots and record the slots. `asked`: an operator requested them."""
     if not runs:
         return []
-    for _, _, run in runs:
-        if run.args[:1] != "~":  # those of a schedule that was created at run time are packed already
-            run.args = tx.payloads.pack(run.args, f"the arguments of task {run.task}")
     ids = create_runs(tx, [run for _, _, run in runs], dict(lanes))
     created = [SlotRun(name, slot, id) for (name, slot, _), id in zip(runs, ids, strict=True)]
     tx.execute("add_slots", rows=json_rows({**each._asdict(), "asked": asked} for each in created))

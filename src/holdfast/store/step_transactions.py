@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.database import Conflict, ConnectionLost
 from holdfast.database.base import MAX_CONFLICT_ATTEMPTS
 from holdfast.errors import StoreUnavailable
+from holdfast.model.payloads import PayloadContext
 from holdfast.store.command_batch import read_replies
 from holdfast.store.commands import RUN_LOST, NewCheckpoint, Written
 from holdfast.store.journal import Journal, RunLostError
@@ -47,26 +48,28 @@ class StepTransactions(StoreModule):
         record: NewCheckpoint,
         work: Callable[[Any], str],
         is_stopped: Callable[[], bool] = lambda: False,
+        tenant: str | None = None,
     ) -> str | None:
         """Call `work` with a connection and record the text that it returns; return None if the run is lost.
 
         `work` is called again after a conflict, and after a lost connection unless the checkpoint exists. `is_stopped`
-        tells whether the run was stopped, so that nothing waits for its transaction.
+        tells whether the run was stopped, so that nothing waits for its transaction. `tenant`: that of the run.
         """
+        context = PayloadContext("step", tenant, record.run, record.key)
         purpose = self._take_connection(is_stopped)
         try:
             tries = 0
             while True:
                 tries += 1
                 try:
-                    return self._run_once(purpose, session, record, work)
+                    return self._run_once(purpose, session, record, context, work)
                 except RunLostError:
-                    return self._read_recorded(record)
+                    return self._read_recorded(record, context)
                 except Conflict:
                     if tries == MAX_CONFLICT_ATTEMPTS:
                         raise
                 except ConnectionLost:
-                    if (text := self._read_recorded(record)) is not None:
+                    if (text := self._read_recorded(record, context)) is not None:
                         return text
                     if tries == MAX_CONFLICT_ATTEMPTS:
                         raise
@@ -101,19 +104,28 @@ class StepTransactions(StoreModule):
         elif not self._context.database.dialect.single_writer:  # otherwise all of them share one connection
             self._context.connection(purpose).close()
 
-    def _read_recorded(self, record: NewCheckpoint) -> str | None:
+    def _read_recorded(self, record: NewCheckpoint, context: PayloadContext) -> str | None:
         """Return what is recorded if the transaction was committed and its response got lost.
 
         A commit still in progress isn't visible: then the next try waits for its locks and is rejected.
         """
         known = self._transaction("commit", lambda tx: read_replies(tx, [record])) if record.n else {}
-        return self._context.payloads.unpack(str(known[0].value)) if known and isinstance(known[0], Written) else None
+        if not known or not isinstance(known[0], Written):
+            return None
+        return self._context.payloads.unpack(str(known[0].value), context)
 
-    def _run_once(self, purpose: str, session: str, record: NewCheckpoint, work: Callable[[Any], str]) -> str:
-        context = self._context
-        with context.database.task_transaction(context.connection(purpose)) as connection:
+    def _run_once(
+        self,
+        purpose: str,
+        session: str,
+        record: NewCheckpoint,
+        context: PayloadContext,
+        work: Callable[[Any], str],
+    ) -> str:
+        store = self._context
+        with store.database.task_transaction(store.connection(purpose)) as connection:
             text = work(connection)
-            record.value = context.payloads.pack(text, "the result of a transaction")
+            record.value = store.payloads.pack(text, context, "the result of a transaction")
             self._record(purpose, session, record)
         return text
 

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.model.ids import new_id
+from holdfast.model.payloads import PayloadContext
 from holdfast.store.commands import RunToken, WaitOutcome
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
@@ -94,7 +95,7 @@ class EventStore(StoreModule):
         """
         target = event_target(tenant, name)
         emitter = str(new_id())
-        payload = self._context.payloads.pack(payload, f"the payload of event {name!r}")
+        payload = self._context.payloads.pack(payload, event_context(target), f"the payload of event {name!r}")
 
         def work(tx: Tx) -> bool:
             if lock_events(tx, [(tenant, name)]):
@@ -181,6 +182,12 @@ def parse_event_target(target: str | None) -> tuple[str | None, str] | None:
     except msgspec.DecodeError:
         return None
     return tenant, name
+
+
+def event_context(target: str) -> PayloadContext:
+    """Return the place of an event's payload. It stays the same in runs that have received the event."""
+    tenant, name = parse_event_target(target) or (None, target)
+    return PayloadContext("event", tenant, name=name)
 
 
 def _is_partial(rows: Sequence[Row]) -> bool:

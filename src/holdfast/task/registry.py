@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
-from holdfast.model.codec import decode_value, encode
+from holdfast.model.codec import UnreadableText, decode_value, encode
 from holdfast.model.interactive import has_source_file, is_defined_interactively, note
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
@@ -116,7 +116,9 @@ class Registry:
         return text
 
     def decode_result(self, task: str, text: str) -> Any:
-        """Decode a stored result as the task's return type, or as plain JSON if the task is unknown here."""
+        """Decode a result as the task's return type, or as plain JSON if the task is unknown here."""
+        if isinstance(text, UnreadableText):
+            raise text.error
         try:
             return self.get(task).signature.decode_result(text)
         except UnknownTask:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import CODEC_MISSING, decode, decode_value, decoder, encode, restore_secrets
+from holdfast.model.codec import decode, decode_value, decoder, encode, restore_secrets, unreadable_error
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
@@ -233,7 +233,7 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            why = CODEC_MISSING if text[:1] == "~" else prefix + _by_parameter(error)
+            why = str(unreadable_error(text)) if text[:1] == "~" else prefix + _by_parameter(error)
             raise self._error(why) from error
 
     def _by_name(self, text: str) -> str:

@@ -270,6 +270,11 @@ def payload_large(what: str, size: int) -> None:
     _log(logging.WARNING, "large payload", payload=what, bytes=size, hint=hint)
 
 
+def encryption_keys_not_refreshed(tenant: str | None, error: BaseException) -> None:
+    fields: dict[str, Any] = {"tenant": tenant, "error": type(error).__name__}
+    _log(logging.WARNING, "encryption keys not refreshed, using those loaded before", fields, **fields)
+
+
 # Schedules
 
 

@@ -214,8 +214,9 @@ class CrashingTransactions(StepTransactions):
         record: NewCheckpoint,
         work: Callable[[Any], str],
         is_stopped: Callable[[], bool] = lambda: False,
+        tenant: str | None = None,
     ) -> str | None:
-        write = partial(super().run, session, record, work, is_stopped)
+        write = partial(super().run, session, record, work, is_stopped, tenant)
         writes = [ObservedWrite(record.run, f"transaction {key_label(record.key)}", False)]
         return self._crashes.guard(self._clock.worker(session), writes, write, None)
 

@@ -24,7 +24,7 @@ from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.run_tree import format_spawn_key
@@ -65,19 +65,22 @@ class InMemoryRunFactory:
     def __init__(self) -> None:
         self.requests: dict[str, Request[Any]] = {}
 
-    def new_run(self, request: Request[Any]) -> NewRun:
+    def new_run(self, request: Request[Any], *, pack: bool = True) -> NewRun:  # noqa: ARG002
         run = NewRun(str(new_id()), request.declaration.queue, request.task, request.args, 0)
         self.requests[run.id] = request
         return run
 
-    def new_child_graph(self, plan: Any, result: str | None) -> NoReturn:  # noqa: ARG002
+    def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:  # noqa: ARG002
+        return self.new_run(request)
+
+    def new_child_graph(self, plan: Any, result: str | None, tenant: str | None) -> NoReturn:  # noqa: ARG002
         raise TaskError("ctx.submit needs a store: use the kit to test functions that submit graphs")
 
-    def pack(self, text: str, what: str) -> str:
-        return PLAIN_PAYLOADS.pack(text, what)
+    def pack(self, text: str, context: PayloadContext, what: str) -> str:
+        return PLAIN_PAYLOADS.pack(text, context, what)
 
-    def unpack(self, text: str) -> str:
-        return PLAIN_PAYLOADS.unpack(text)
+    def unpack(self, text: str, context: PayloadContext) -> str:
+        return PLAIN_PAYLOADS.unpack(text, context)
 
     def trace(self) -> str | None:
         return None
@@ -136,7 +139,7 @@ class InMemoryExecutor:
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
         self._runs = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # By spawn key: the id of each child, then its result.
-        claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
+        self._claim = claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
         self._plans = OperationPlans(
             claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
         )
@@ -174,7 +177,7 @@ class InMemoryExecutor:
         while True:
             try:
                 value = await self.invoke(self._call(key, step.fn, *step.args, **step.kwargs))
-                result: StepResult | FailedTry = step_result(step, value, PLAIN_PAYLOADS)
+                result: StepResult | FailedTry = step_result(step, value, PLAIN_PAYLOADS, self._claim, key)
             except Exception as error:
                 result = retries.failed(error)
             if isinstance(result, StepResult):
@@ -187,7 +190,7 @@ class InMemoryExecutor:
         self.shared.steps.append(operation.name)
         try:
             value = await self.invoke(self._call(key, operation.fn, connection, *operation.args, **operation.kwargs))
-            return step_result(operation, value, PLAIN_PAYLOADS)
+            return step_result(operation, value, PLAIN_PAYLOADS, self._claim, key)
         except Exception as error:
             return cast(StepResult, StepRetries().failed(error))
 

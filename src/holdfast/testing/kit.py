@@ -22,6 +22,7 @@ from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration, to_datetime, to_micros
 from holdfast.model.codec import canonical_text
 from holdfast.model.names import counted
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.virtual_clock import VirtualClock
 from holdfast.store import Store
 from holdfast.task.task import Request, Task
@@ -228,7 +229,9 @@ class Kit:
 
     def _kept(self, run: RunDetails) -> str:
         """Return the stored arguments, in which secrets aren't masked."""
-        return self._store.payloads.unpack(self._store.queries.arguments(str(run.info.id)))
+        id = str(run.info.id)
+        context = PayloadContext("args", run.info.tenant, id)
+        return self._store.payloads.unpack(self._store.queries.arguments(id), context)
 
     def _all(self, task: str) -> list[RunDetails]:
         found: list[RunDetails] = []

@@ -650,7 +650,9 @@ class AsyncExecutor(Executor):
         try:
             if step.timeout is None and step.function_info.is_async:
                 try:
-                    result = step_result(step, await step.fn(*step.args, **step.kwargs), calls.payloads)
+                    result = step_result(
+                        step, await step.fn(*step.args, **step.kwargs), calls.payloads, calls.claim, key
+                    )
                 except BaseException as error:
                     if calls.was_stopped(error):
                         raise

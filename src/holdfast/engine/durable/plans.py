@@ -32,8 +32,9 @@ from holdfast.engine.durable.history import (
 from holdfast.engine.services import ChildReader, ClientServices
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, TooLarge, WaitTimeout
 from holdfast.model.clock import to_datetime
-from holdfast.model.codec import decode, decode_value
+from holdfast.model.codec import decode, decode_value, unreadable_error
 from holdfast.model.ids import new_id
+from holdfast.model.payloads import PayloadContext, message_context
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
 from holdfast.store.propagation import encode_map_value
@@ -322,16 +323,18 @@ class OperationPlans:
         )
         what = f"event {name!r}"
         try:
-            return decode_value(self._payload(result, what), operation.type or Any)
+            text = self._payload(result, PayloadContext("event", tenant, None, name), what)
+            return decode_value(text, operation.type or Any)
         except PayloadError as error:
             raise unexpected_payload(what, error) from error
 
     async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
         topic, what = operation.topic, f"message on topic {operation.topic!r}"
         key = self.history.next_key(operation.base)
+        context = message_context(self.claim.tenant, self.claim.id, topic)
         while True:
             result = await self._wait(executor, key, kind="message", target=topic, delay=operation.timeout)
-            text = self._payload(result, what)
+            text = self._payload(result, context, what)
             try:
                 return decode_value(text, operation.type or Any)
             except PayloadError as error:
@@ -341,15 +344,17 @@ class OperationPlans:
             await executor.write(commands.SetAsideCommand(self.run_token, key, reason))
             log.message_set_aside(self.claim.id, executor.task.name, self.claim.attempt, topic, reason)
 
-    def _payload(self, result: WaitResult, what: str) -> str:
+    def _payload(self, result: WaitResult, context: PayloadContext, what: str) -> str:
         """Return the payload of an event or message as JSON text; raise WaitTimeout if the wait timed out."""
         if result.outcome.kind == "due":
             self._timeouts[result.n] = timeout = WaitTimeout(f"timed out waiting for {what}")
             raise timeout
-        try:
-            return self._client.unpack(result.outcome.value or "null")
-        except PayloadError as error:  # This worker lacks the codec, for example: the payload itself may be fine.
+        stored = result.outcome.value
+        text = "null" if stored is None else self._client.unpack(stored, context)
+        if text[:1] == "~":  # This worker lacks the codec, for example: the payload itself may be fine.
+            error = unreadable_error(text)
             raise Fatal(f"the payload of {what} can't be read: {error}") from error
+        return text
 
     async def _wait(self, executor: PlanExecutor, key: str, read: Read | None = None, **wait: Any) -> WaitResult:
         recorded = self.history.consume(key)
@@ -384,7 +389,8 @@ class OperationPlans:
 
     async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event
-        text = self._client.pack(operation.payload, f"the payload of event {name}")
+        context = PayloadContext("event", tenant, None, name)
+        text = self._client.pack(operation.payload, context, f"the payload of event {name}")
         target = event_target(tenant, name)
         _, value = await self._perform_once(
             executor,
@@ -412,11 +418,11 @@ class OperationPlans:
     async def spawn(self, executor: PlanExecutor, operation: op.Spawn) -> Any:
         request = operation.request
         return await self._spawn_child(
-            executor, operation.base, request.task, lambda: (self._client.new_run(request), None)
+            executor, operation.base, request.task, lambda: (self._client.new_child(request, self.claim.tenant), None)
         )
 
     async def submit(self, executor: PlanExecutor, operation: op.Submit) -> Any:
-        create = partial(self._client.new_child_graph, operation.plan, operation.result)
+        create = partial(self._client.new_child_graph, operation.plan, operation.result, self.claim.tenant)
         run = await self._spawn_child(executor, operation.base, operation.plan.graph.name, create)
         self._graph_result_tasks[str(run.id)] = operation.result_task() or ""  # Without a task, it is plain JSON.
         return run
@@ -449,7 +455,7 @@ class OperationPlans:
             return []
 
         def command(n: int, key: str) -> Command:
-            children = [self._client.new_run(request) for request in operation.requests]
+            children = [self._client.new_child(request, self.claim.tenant) for request in operation.requests]
             value = encode_map_value(len(children), operation.concurrency)
             return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
@@ -471,7 +477,7 @@ class OperationPlans:
         recorded = self.history.consume(key)
         if recorded is not None and recorded.kind == "joined":
             await executor.replay(recorded)
-            self._joined_outcomes[spawn] = decode(recorded.value or "null")["ends"]
+            self._joined_outcomes[spawn] = self._copied_ends(recorded)
             return recorded.n, self._joined_outcomes[spawn]
         if recorded is not None:
             ends = await executor.replay(recorded, read)
@@ -486,6 +492,14 @@ class OperationPlans:
         result: WaitResult = await executor.wait(wait, read, child)
         self._is_replaying = False
         return result.n, _only_failed(result.data, result.outcome.value)
+
+    def _copied_ends(self, joined: Checkpoint) -> list[ChildOutcome]:
+        """Return how children ended whose results a fork has copied from its original."""
+        context = PayloadContext("step", self.claim.tenant, self.claim.id, joined.key)
+        return [
+            (id, state, None if result is None else self._client.unpack(result, context), error)
+            for id, state, result, error in decode(joined.value or "null")["ends"]
+        ]
 
     @property
     def loads_spawned(self) -> bool:
@@ -554,7 +568,8 @@ class OperationPlans:
 
     async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
-        text = self._client.pack(operation.text, "the chunk of ctx.write")
+        context = PayloadContext("chunk", self.claim.tenant, self.claim.id)
+        text = self._client.pack(operation.text, context, "the chunk of ctx.write")
         if current is not None and current.step is not None:
             command = commands.WriteCommand(
                 self.run_token, None, current.step, attempt, text, current.step, current.step_try

@@ -20,11 +20,12 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import display_value, encode
 from holdfast.model.failure import describe_exception, error_to_json
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout
 from holdfast.store.commands import FailedTryCommand, RunToken
+from holdfast.store.rows import Claim
 from holdfast.task.operations import Call, Step, Transaction
 from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
@@ -92,10 +93,11 @@ class StepRetries:
 class RecordedTries:
     """The tries of one call of a step or transaction in one attempt; failed ones are logged and recorded."""
 
-    __slots__ = ("_call", "_key", "_last_entry", "_payloads", "_retries", "_started_ns")
+    __slots__ = ("_call", "_claim", "_key", "_last_entry", "_payloads", "_retries", "_started_ns")
 
-    def __init__(self, call: Call, key: str, payloads: Payloads, started_ns: int | None = None) -> None:
+    def __init__(self, call: Call, key: str, payloads: Payloads, claim: Claim, started_ns: int | None = None) -> None:
         self._call = call
+        self._claim = claim
         self._key = key
         self._payloads = payloads
         self._retries = StepRetries(call.retry, call.timeout) if isinstance(call, Step) else StepRetries()
@@ -124,20 +126,23 @@ class RecordedTries:
         else:
             assert outcome.error is not None
             log.step_failed(*about, outcome.tries, outcome.error)
-            outcome.args = recorded_arguments(self._call, self._payloads)
+            outcome.args = self._arguments()
         return outcome
+
+    def _arguments(self) -> str | None:
+        return recorded_arguments(self._call, self._payloads, self._claim, self._key)
 
     def _entry(self, token: RunToken, failed: FailedTry, duration_us: int) -> FailedTryCommand:
         data = {
             "fence": token.fence, "step": self._key, "try": failed.number, "tries": self._retries.retry.max_attempts,
-            "took": duration_us, "retry_in": failed.retry_in, "args": recorded_arguments(self._call, self._payloads),
+            "took": duration_us, "retry_in": failed.retry_in, "args": self._arguments(),
             "error": msgspec.Raw(error_to_json(failed.error).encode()),
         }  # fmt: skip
         replaces = self._last_entry if failed.number > MAX_RECORDED_TRIES else None
         return FailedTryCommand(token, self._key, msgspec.json.encode(data).decode(), replaces)
 
 
-def recorded_arguments(call: Call, payloads: Payloads) -> str | None:
+def recorded_arguments(call: Call, payloads: Payloads, claim: Claim, key: str) -> str | None:
     """Return the arguments of a call as they are stored for operators: by name, secrets masked, long ones cut."""
     if not call.args and not call.kwargs:
         return None
@@ -145,7 +150,8 @@ def recorded_arguments(call: Call, payloads: Payloads) -> str | None:
         text = encode(display_value(encode(_by_name(call))))
         if len(text.encode()) > MAX_ARGUMENT_BYTES:
             text = encode(f"{text[:CUT_ARGUMENT_CHARS]}…")
-        return payloads.pack(text, "the arguments of step", call.name)
+        context = PayloadContext("step_args", claim.tenant, claim.id, key)
+        return payloads.pack(text, context, "the arguments of step", call.name)
     except Exception:  # What can't be shown must not fail the step.
         return None
 

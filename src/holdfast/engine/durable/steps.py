@@ -24,11 +24,12 @@ from holdfast.errors import ErrorInfo, PayloadError, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.failure import describe_exception
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.commands import NewCheckpoint
+from holdfast.store.rows import Claim
 from holdfast.task.operations import Call, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
 
@@ -38,28 +39,35 @@ if TYPE_CHECKING:
 THREAD_POLL_INTERVAL_S = 0.005
 
 
-def step_result(call: Call, value: Any, payloads: Payloads) -> StepResult:
-    """Return the result of a function that returned `value`.
+def step_result(call: Call, value: Any, payloads: Payloads, claim: Claim, key: str) -> StepResult:
+    """Return the result of a function that returned `value`, to be recorded under this key.
 
     A value that can't be stored fails the step without a retry, which would return it again.
     """
     try:
         text = encode(value, "the result of step", call.name)
-        return StepResult(text, payloads.pack(text, "the result of step", call.name))
+        if len(text) <= payloads.plain_below:
+            return StepResult(text, text)
+        context = PayloadContext("step", claim.tenant, claim.id, key)
+        return StepResult(text, payloads.pack(text, context, "the result of step", call.name))
     except PayloadError as error:
         info = describe_exception(error, payload_error_code(error))
-        return StepResult(error=info, exception=error, args=recorded_arguments(call, payloads))
+        return StepResult(error=info, exception=error, args=recorded_arguments(call, payloads, claim, key))
 
 
 class StepCalls:
     """Calls the step functions of one attempt: coroutines on the event loop, `def` functions in threads."""
 
-    __slots__ = ("_attempt", "_generation", "_history", "_loop", "_run", "_running", "_services", "payloads", "threads")
+    __slots__ = (
+        "_attempt", "_generation", "_history", "_loop", "_run", "_running", "_services", "claim", "payloads",
+        "threads",
+    )  # fmt: skip
 
     def __init__(
         self, attempt: Attempt, history: RecordedHistory, services: WorkerServices, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._attempt = attempt
+        self.claim = attempt.claim
         self._run = attempt.claim.id
         self._generation = attempt.claim.generation
         self._history = history
@@ -97,13 +105,13 @@ class StepCalls:
         The executor is an argument and no attribute: a reference cycle would keep both in memory until the garbage
         collector runs.
         """
-        tries = RecordedTries(step, key, self.payloads, started_ns)
+        tries, claim = RecordedTries(step, key, self.payloads, self.claim, started_ns), self.claim
         threads = None if step.function_info.is_async else StepThreads()
         try:
             while True:
                 if error is None:
                     try:
-                        return step_result(step, await self._call(step, threads), self.payloads)
+                        return step_result(step, await self._call(step, threads), self.payloads, claim, key)
                     except BaseException as raised:
                         if self.was_stopped(raised):
                             raise
@@ -118,7 +126,9 @@ class StepCalls:
                 tries.next_try()
         except asyncio.CancelledError:
             if step.undo is not None and threads is not None:
-                threads.on_late_value(lambda value: executor.record_late(key, step_result(step, value, self.payloads)))
+                threads.on_late_value(
+                    lambda value: executor.record_late(key, step_result(step, value, self.payloads, claim, key))
+                )
             raise
 
     def _call(self, step: Step, threads: StepThreads | None) -> Coroutine[Any, Any, Any]:
@@ -289,7 +299,7 @@ class TransactionCall:
         """
         operation = self._operation
         value = operation.fn(connection, *operation.args, **operation.kwargs)
-        result = step_result(operation, value, self._calls.payloads)
+        result = step_result(operation, value, self._calls.payloads, self._calls.claim, self.record.key)
         if result.exception is not None:
             raise result.exception
         self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
@@ -315,7 +325,9 @@ class TransactionCall:
                 self._plans.skip_number(self.record.n)
             if isinstance(error, StoreError):
                 raise
-            failed = await RecordedTries(self._operation, self.record.key, self._calls.payloads).failed(executor, error)
+            calls = self._calls
+            tries = RecordedTries(self._operation, self.record.key, calls.payloads, calls.claim)
+            failed = await tries.failed(executor, error)
             assert isinstance(failed, StepResult)
             failed.duration_us = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
             return failed

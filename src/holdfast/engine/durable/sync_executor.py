@@ -258,7 +258,8 @@ class SyncExecutor(Executor):
 
     async def run_step(self, step: Step, key: str) -> StepResult:
         self._await_writes_ahead()
-        tries = RecordedTries(step, key, self._services.store.payloads)
+        payloads, claim = self._services.store.payloads, self.current.claim
+        tries = RecordedTries(step, key, payloads, claim)
         call = partial(step.fn, *step.args, **step.kwargs)
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
@@ -267,7 +268,7 @@ class SyncExecutor(Executor):
         try:
             while True:
                 try:
-                    result = step_result(step, self._call(call, step.timeout), self._services.store.payloads)
+                    result = step_result(step, self._call(call, step.timeout), payloads, claim, key)
                 except Unwind:
                     raise
                 except BaseException as error:
@@ -334,13 +335,14 @@ class SyncExecutor(Executor):
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
         self._await_writes_ahead()
         record = NewCheckpoint(*self.plans.run_token, 0, key, "step")
-        tries = RecordedTries(operation, key, self._services.store.payloads)
+        payloads, claim = self._services.store.payloads, self.current.claim
+        tries = RecordedTries(operation, key, payloads, claim)
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
 
         def run(connection: Any) -> str:
             value = operation.fn(connection, *operation.args, **operation.kwargs)
-            encoded = step_result(operation, value, self._services.store.payloads)
+            encoded = step_result(operation, value, payloads, claim, key)
             if encoded.exception is not None:
                 raise encoded.exception
             record.took = int((time.monotonic() - started) * MICROS_PER_SECOND)

@@ -179,9 +179,11 @@ def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
 
 
 def _load_histories(store: Store, attempts: Sequence[Attempt]) -> None:
-    loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in attempts])
+    tenants = {each.claim.id: each.claim.tenant for each in attempts if each.claim.tenant is not None}
+    loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in attempts], tenants=tenants)
     for attempt in attempts:
         attempt.loaded_history = loaded[attempt.claim.id]
+        attempt.corrupt_history = loaded[attempt.claim.id].unreadable
 
 
 class IsolatedRuns:

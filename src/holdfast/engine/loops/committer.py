@@ -43,10 +43,11 @@ from holdfast.errors import ConfigError, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe_exception, error_from_json, error_to_json
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store import AttemptEnd, Store
 from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, Written, needs_own_transaction
-from holdfast.store.rows import EndedClaims
+from holdfast.store.rows import Claim, EndedClaims
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
@@ -312,7 +313,7 @@ class Committer(Loop):
                 self._rejected(attempt)
                 continue
             if attempt.claim.parent is not None:
-                self._report_to_parent(attempt.claim.parent, end)
+                self._report_to_parent(attempt.claim, end)
             if no_debug_log and end.kind == "done" and end.drift is None:
                 self.ended_attempts += 1
             else:
@@ -324,11 +325,14 @@ class Committer(Loop):
         # An attempt whose code is still running stays claimed until it is released.
         self._state.remove([attempt for attempt, end in ends if not end.still_running])
 
-    def _report_to_parent(self, parent: str, end: AttemptEnd) -> None:
+    def _report_to_parent(self, child: Claim, end: AttemptEnd) -> None:
         """Hand the end of a child to its parent if that is in this worker, so that it needn't read it."""
-        found = self._state.find(parent)
+        found = self._state.find(str(child.parent))
         if found is not None and found.on_child_end is not None and end.kind in ("done", "failed"):
-            found.on_child_end((end.id, end.state, end.result, end.error))
+            result = end.result
+            if result is not None and result[:1] == "~":
+                result = self._store.payloads.unpack(result, PayloadContext("result", child.tenant, end.id))
+            found.on_child_end((end.id, end.state, result, end.error))
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from holdfast.engine.loops.base import Loop
@@ -90,7 +91,7 @@ class Scheduler(Loop):
         return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
 
 
-def declared_schedules(registry: ScheduleRegistry, new_run: Callable[[Request[Any]], NewRun]) -> list[DeclaredSchedule]:
+def declared_schedules(registry: ScheduleRegistry, new_run: Callable[..., NewRun]) -> list[DeclaredSchedule]:
     """Return the schedules and triggers of an app's code as they are stored."""
     schedules = [
         DeclaredSchedule(
@@ -104,12 +105,10 @@ def declared_schedules(registry: ScheduleRegistry, new_run: Callable[[Request[An
     return schedules + [DeclaredSchedule(it.name, Timing(every=it.every)) for it in registry.triggers.values()]
 
 
-def schedule_template(request: Request[Any], new_run: Callable[[Request[Any]], NewRun]) -> NewRun:
+def schedule_template(request: Request[Any], new_run: Callable[..., NewRun]) -> NewRun:
     """Return the row from which the run of each slot is created.
 
     It belongs to no trace, even if the worker is started inside one. Its arguments are not packed, because they are
     compared with those that other code declares.
     """
-    template = Context().run(new_run, request)
-    template.args = request.args
-    return template
+    return Context().run(partial(new_run, request, pack=False))

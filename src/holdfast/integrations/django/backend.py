@@ -171,7 +171,7 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyp
 
     def _can_be_stored(self, value: Any) -> bool:
         try:
-            self._app.store.payloads.pack(encode(value, "the result"), "the result")
+            self._app.store.payloads.check_size(encode(value, "the result"), "the result")
         except PayloadError:
             return False
         return True

@@ -199,10 +199,10 @@ delete from {schema}history where run {among(:rows, run uuid)} and exists (
 
 -- name: read_outcome
 -- Read whether and how a run ended.
-select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options, tenant
 from {schema}runs where id = cast(:id as {uuid})
 
 -- name: read_outcomes
 -- Read whether and how many runs ended.
-select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options, tenant
 from {schema}runs where id {among(:rows, id uuid)}

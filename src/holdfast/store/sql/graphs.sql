@@ -55,7 +55,7 @@ update {schema}runs run set pending = run.pending - found.ended,
     cause = case when run.cause >= found.cause then run.cause else coalesce(found.cause, run.cause) end
 from found
 where run.ctid = found.tid and found.state = 'blocked'
-returning run.id, run.parent, run.node, run.kind, run.pending, run.cause, case when run.pending = 0 then run.plan end
+returning run.id, run.parent, run.node, run.kind, run.pending, run.cause, case when run.pending = 0 then run.plan end, run.tenant
 
 -- name: decrement_nodes
 -- only: sqlite
@@ -71,11 +71,11 @@ update {schema}runs set pending = pending - fewer.ended,
     cause = case when {schema}runs.cause >= fewer.cause then {schema}runs.cause else coalesce(fewer.cause, {schema}runs.cause) end
 from fewer
 where {schema}runs.id = fewer.node and coalesce({schema}runs.state, '') = 'blocked'
-returning {schema}runs.id, parent, {schema}runs.node, kind, pending, {schema}runs.cause, case when pending = 0 then plan end
+returning {schema}runs.id, parent, {schema}runs.node, kind, pending, {schema}runs.cause, case when pending = 0 then plan end, tenant
 
 -- name: find_decidable_nodes
 -- Find the blocked nodes of a graph that wait for nothing. coalesce keeps the planner from reading all blocked runs.
-select id, parent, node, kind, pending, cause, plan from {schema}runs
+select id, parent, node, kind, pending, cause, plan, tenant from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and coalesce(state, '') = 'blocked' and pending = 0
 order by seq
 
@@ -84,7 +84,7 @@ order by seq
 -- Read how nodes of graphs ended, with their results where wanted.
 --
 -- One by one with a lateral: as a join, the planner reads all nodes of the graph.
-select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, case when each.wanted = 1 then r.result end
+select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, r.tenant, case when each.wanted = 1 then r.result end
 from {each(:rows, graph uuid, node text, wanted int)} cross join lateral (
     select x.* from {schema}runs x where x.parent = each.graph and x.node = each.node and x.node is not null offset 0
 ) r
@@ -92,20 +92,20 @@ from {each(:rows, graph uuid, node text, wanted int)} cross join lateral (
 -- name: read_node_ends
 -- only: sqlite
 -- Read how nodes of graphs ended, with their results where wanted. SQLite has no laterals and needs none.
-select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, case when each.wanted = 1 then r.result end
+select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, r.tenant, case when each.wanted = 1 then r.result end
 from {each(:rows, graph uuid, node text, wanted int)} cross join {schema}runs r
 where r.parent = each.graph and r.node = each.node and r.node is not null
 
 -- name: read_graph_outputs
 -- Read the results of a graph's finished nodes, in the order in which they were added, or of one of them.
-select node, id, kind, options, result from {schema}runs
+select node, id, kind, options, tenant, result from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and state = 'done'
 and (cast(:node as text) is null or node = cast(:node as text))
 order by seq
 
 -- name: list_graph_outputs
 -- List the same with the sizes of the results.
-select node, id, kind, options, octet_length(result) from {schema}runs
+select node, id, kind, options, tenant, octet_length(result) from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and state = 'done'
 and (cast(:node as text) is null or node = cast(:node as text))
 order by seq limit {limit}
@@ -267,7 +267,7 @@ select 1 from {schema}runs where parent = cast(:graph as {uuid}) and node is not
 
 -- name: find_overdue_gates
 -- Find those of these gates that are unfinished and past their deadline.
-select id, parent, node, lifetime, plan from {schema}runs
+select id, parent, node, lifetime, plan, tenant from {schema}runs
 where id {among(:rows, id uuid)} and kind = 'gate' and finished_at is null and coalesce(deadline, {now} + 1) <= {now}
 order by seq
 
@@ -304,7 +304,7 @@ order by n.seq
 
 -- name: list_dependency_outcomes
 -- List the first nodes that a node depends on, with their errors, and the sizes of their arguments and results.
-select n.id, n.node, n.kind, n.task, n.state, octet_length(r.args), octet_length(r.result), n.error, n.options
+select n.id, n.node, n.kind, n.task, n.state, octet_length(r.args), octet_length(r.result), n.error, n.options, r.tenant
 from {schema}shown_runs n join {schema}edges e on e.needs = n.id and e.node = cast(:id as {uuid}) join {schema}runs r on r.id = n.id
 where n.parent = cast(:graph as {uuid}) and n.node is not null
 order by n.seq limit cast(:size as bigint)

@@ -98,19 +98,19 @@ from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_
 
 -- name: read_children_page
 -- Read a page of how the children of one call ended, in order: those of a map, or the one that was spawned.
-select id, place, state, result, error, kind, options from (
-    select id, place, state, result, error, kind, options from {schema}runs
+select id, place, state, result, error, kind, options, tenant from (
+    select id, place, state, result, error, kind, options, tenant from {schema}runs
     where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place > cast(:after as int)
     order by place limit cast(:size as bigint)
 ) page
 union all
-select id, 0, state, result, error, kind, options from {schema}runs
+select id, 0, state, result, error, kind, options, tenant from {schema}runs
 where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place is null and cast(:after as int) < 0
 order by 2
 
 -- name: read_spawned_page
 -- Read a page of how the children of a run ended that weren't part of a map.
-select spawn_key, id, state, result, error, kind, options from {schema}runs
+select spawn_key, id, state, result, error, kind, options, tenant from {schema}runs
 where parent = cast(:parent as {uuid}) and place is null and finished_at is not null and spawn_key > cast(:after as text)
 order by spawn_key limit 500
 
