@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.client.handle import Run
 from holdfast.database.caller_connection import AsyncCallerConnection, DjangoConnection
@@ -22,7 +23,9 @@ from holdfast.store.run_reader import RunReader
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
+from holdfast.task.options import Options
 from holdfast.task.scope import refuse_in_body, reject_in_event_loop
+from holdfast.task.task import NO_OPTIONS, Request
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -143,23 +146,45 @@ class GraphClient:
 
     def graph_run(self, graph: CompiledGraph, result: str | None = None) -> NewRun:
         """Build the row of the graph itself."""
-        run = self._row(graph.graph.name)
+        run = self._graph_row(graph.graph)
         run.tenant = graph.graph.tenant
+        run.unique = graph.graph.options.unique
         if result is not None:
             request = graph.graph.added[result].request
             stored = {"result": result, "task": None if request is None else request.task}
             run.options = msgspec.json.encode(stored).decode()
         return run
 
-    def new_graph(self, graph: CompiledGraph, tenant: str | None) -> NewGraph:
-        """Build the rows of the graph's nodes. `tenant`: that of nodes without one of their own."""
-        return NewGraph([self._node(node, tenant) for node in graph.nodes])
+    def _graph_row(self, graph: Graph) -> NewRun:
+        options = graph.options
+        run = self._row(graph.name)
+        run.deadline_in, run.deadline_at = options.deadline, options.deadline_at
+        run.priority = options.priority or 0
+        run.tags = None if options.tags is None else msgspec.json.encode(options.tags).decode()
+        run.metadata = options.metadata
+        return run
+
+    def new_graph(self, graph: CompiledGraph, tenant: str | None, inherited: Options = NO_OPTIONS) -> NewGraph:
+        """Build the rows of the graph's nodes.
+
+        `tenant`: that of nodes without one of their own. `inherited`: the priority and retry of graphs around it.
+        """
+        own = graph.graph.options
+        defaults = Options(
+            priority=inherited.priority if own.priority is None else own.priority,
+            retry=inherited.retry if own.retry is None else own.retry,
+        )
+        return NewGraph([self._node(node, tenant, defaults) for node in graph.nodes])
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
         check_name(key, "the key of append", MAX_KEY_CHARS)
         compiled = compile_graph(graph, appended=True)
-        for what, value in (("key", graph.key), ("tenant", graph.tenant)):
+        own = graph.options
+        for what, value in (
+            ("key", graph.key), ("tenant", graph.tenant), ("unique name", own.unique), ("tags", own.tags),
+            ("deadline", own.deadline or own.deadline_at), ("metadata", own.metadata),
+        ):  # fmt: skip
             if value is not None:
                 raise GraphError(f"append: graph {graph.name} has a {what}; remove it, the run has its own")
         nodes = self.new_graph(compiled, self._tenant_of(id))
@@ -170,16 +195,17 @@ class GraphClient:
         row = self._store.queries.run(str(id)) if self._store.payloads.binds else None
         return None if row is None else row.tenant
 
-    def _node(self, node: CompiledNode, tenant: str | None) -> NewNode:
+    def _node(self, node: CompiledNode, tenant: str | None, defaults: Options) -> NewNode:
         spec = node.spec
         if spec.request is not None:
-            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills}, spec.name, tenant)
+            request, pending = _with_defaults(spec.request, defaults), {str(fill.at[0]) for fill in spec.fills}
+            run = self._creator.new_run(request, pending, spec.name, tenant)
             if node.needs:
                 run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
             return NewNode(run, spec.name, node.needs, _packed(node.stored()))
         if node.graph is not None:
-            run = self._row(node.graph.graph.name)
-            nested = self.new_graph(node.graph, tenant)
+            run = self._graph_row(node.graph.graph)
+            nested = self.new_graph(node.graph, tenant, defaults)
             return NewNode(run, spec.name, node.needs, _packed(node.stored()), "graph", nested)
         assert spec.gate is not None
         run = self._row(GATE)
@@ -207,6 +233,19 @@ class GraphClient:
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
         return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
+
+
+def _with_defaults(request: Request[Any], defaults: Options) -> Request[Any]:
+    """Return the request of a node with the priority and retry of its graph, unless it has its own."""
+    if defaults is NO_OPTIONS or defaults == NO_OPTIONS:
+        return request
+    own = request.options
+    options = replace(
+        own,
+        priority=defaults.priority if own.priority is None else own.priority,
+        retry=defaults.retry if own.retry is None else own.retry,
+    )
+    return replace(request, options=options)
 
 
 def _packed(rule: dict[str, Any] | None) -> msgspec.Raw | None:

@@ -193,7 +193,7 @@ class RunControl:
         info, args = self._info(row, more, payloads)
         corrupt = list(info.corrupt)
         named = None if more.unique_name is None else more.unique_name.removesuffix("+")  # it waits for the name
-        unique = _decode("unique_name", named, tuple[Any, Any, str], corrupt)
+        unique = _decode("unique_name", named, list[Any], corrupt)
         debounce = _decode("debounce", more.debounce, tuple[Any, Any, str], corrupt)
         options = _decode("options", more.options, dict[str, Any], corrupt) or {}
         for name in ("scheduled_for", "key", "node"):  # RunInfo and RunDetails have them
@@ -207,7 +207,7 @@ class RunControl:
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
-            unique=None if unique is None else unique[-1],
+            unique=unique[2] if unique is not None and len(unique) > 2 else None,
             debounce=None if debounce is None else debounce[-1],
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),

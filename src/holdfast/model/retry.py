@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any, TypeAlias
 
 from holdfast.errors import ConfigError
@@ -11,7 +13,7 @@ from holdfast.model.names import dotted_name
 
 ExceptionTypes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
-_FIELDS = ("max_attempts", "delay_micros", "factor", "max_delay_micros", "jitter", "on", "never_on")
+_FIELDS = ("max_attempts", "delay_micros", "factor", "max_delay_micros", "jitter", "on", "never_on", "retry_if")
 _DEFAULTS: dict[str, Any] = {"max_attempts": 10, "delay": 2, "factor": 2, "max_delay": 600, "jitter": 1}
 _DEFAULTS_IN_IDENTITY = {"max_attempts": 3, "delay": 1_000_000, "factor": 2.0, "max_delay": 300_000_000, "jitter": 0.25}
 """Those of release 0.1, as stored. The identity of a child or a keyed request includes its options: it must stay the
@@ -34,6 +36,9 @@ class Retry:
             between 0 and twice its value, at most `max_delay`.
         on: Only exceptions of these classes are retried. Defaults to all.
         never_on: Exceptions of these classes are not retried.
+        retry_if: Called with each exception that would be retried; it isn't if the result is false. It is code, which
+            isn't stored with runs: use it for tasks, states and steps, not in `task.options(retry=…)`. If it raises,
+            the exception is retried.
     """
 
     __slots__ = (*_FIELDS, "_defaulted")
@@ -45,6 +50,7 @@ class Retry:
     jitter: float
     on: tuple[str, ...] | None
     never_on: tuple[str, ...]
+    retry_if: Callable[[Any], object] | None
     _defaulted: tuple[str, ...]
     """The settings that were not given."""
 
@@ -57,6 +63,7 @@ class Retry:
         jitter: float | None = None,
         on: ExceptionTypes | None = None,
         never_on: ExceptionTypes | None = None,
+        retry_if: Callable[[Any], object] | None = None,
     ) -> None:
         given = {
             "max_attempts": max_attempts, "delay": delay, "factor": factor, "max_delay": max_delay, "jitter": jitter,
@@ -71,6 +78,9 @@ class Retry:
         put(self, "_defaulted", tuple(name for name, value in given.items() if value is None))
         put(self, "on", None if on is None else _names_of(on, "on"))
         put(self, "never_on", () if never_on is None else _names_of(never_on, "never_on"))
+        if retry_if is not None and (not callable(retry_if) or iscoroutinefunction(retry_if)):
+            raise ConfigError(f"Retry: retry_if must be a plain function of the exception, not {retry_if!r}")
+        put(self, "retry_if", retry_if)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Retry is immutable; create a new one instead of setting {name}")
@@ -79,20 +89,29 @@ class Retry:
         raise AttributeError(f"Retry is immutable; create a new one instead of deleting {name}")
 
     def retryable(self, exception: BaseException) -> bool:
-        """Return whether `on` and `never_on` allow a retry after this exception."""
-        if self.on is None and not self.never_on:
+        """Return whether `on`, `never_on` and `retry_if` allow a retry after this exception."""
+        if self.on is not None or self.never_on:
+            names = {dotted_name(kind) for kind in type(exception).__mro__}
+            if not names.isdisjoint(self.never_on) or (self.on is not None and names.isdisjoint(self.on)):
+                return False
+        return self.retry_if is None or self.accepts(exception)
+
+    def accepts(self, exception: BaseException) -> bool:
+        """Return whether `retry_if` allows a retry. What it raises is noted in the traceback of the exception."""
+        if self.retry_if is None:
             return True
-        names = {dotted_name(kind) for kind in type(exception).__mro__}
-        if not names.isdisjoint(self.never_on):
-            return False
-        return self.on is None or not names.isdisjoint(self.on)
+        try:
+            return bool(self.retry_if(exception))
+        except Exception as error:
+            exception.add_note(f"retry_if raised {type(error).__name__}, so that the exception is retried")
+            return True
 
     def names(self, *kinds: type[BaseException]) -> bool:
         """Return whether `on` names one of these classes itself, not only a base class."""
         return self.on is not None and any(dotted_name(kind) in self.on for kind in kinds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for storage with a run."""
+        """Return plain data for storage with a run, without `retry_if`."""
         return {
             "max_attempts": self.max_attempts,
             "delay": self.delay_micros,
@@ -128,7 +147,7 @@ class Retry:
         return retry
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.to_json(), self._defaulted)
+        return _restored, (self.to_json(), self._defaulted, self.retry_if)
 
     def __eq__(self, other: object) -> bool:
         return self._values() == other._values() if isinstance(other, Retry) else NotImplemented
@@ -139,6 +158,7 @@ class Retry:
     def __repr__(self) -> str:
         filters = f", on={self.on!r}" if self.on is not None else ""
         filters += f", never_on={self.never_on!r}" if self.never_on else ""
+        filters += f", retry_if={self.retry_if!r}" if self.retry_if is not None else ""
         return (
             f"Retry(max_attempts={self.max_attempts}, delay={self.delay_micros / MICROS_PER_SECOND:g}, "
             f"factor={self.factor:g}, max_delay={self.max_delay_micros / MICROS_PER_SECOND:g}, "
@@ -149,8 +169,11 @@ class Retry:
         return tuple(getattr(self, name) for name in _FIELDS)
 
 
-def _restored(data: dict[str, Any], defaulted: tuple[str, ...]) -> Retry:
+def _restored(
+    data: dict[str, Any], defaulted: tuple[str, ...], retry_if: Callable[[Any], object] | None = None
+) -> Retry:
     retry = Retry.from_json(data)
+    object.__setattr__(retry, "retry_if", retry_if)
     object.__setattr__(retry, "_defaulted", defaulted)
     return retry
 

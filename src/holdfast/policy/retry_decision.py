@@ -59,8 +59,10 @@ def longest_retry_after(exception: BaseException) -> timedelta | None:
 
 
 def decide_after_timeout(retry: Retry, failures: int, random: Random) -> RetryDecision:
-    """Decide after an attempt that timed out. `on` has no effect here, but `never_on=TimeoutError` has."""
+    """Decide after an attempt that timed out. `on` has no effect, but `never_on=TimeoutError` and `retry_if` have."""
     if failures + 1 >= retry.max_attempts or "builtins.TimeoutError" in retry.never_on:
+        return RetryDecision("timeout")
+    if not retry.accepts(TimeoutError("the timeout expired")):
         return RetryDecision("timeout")
     return RetryDecision("timeout", delay_before_retry(retry, failures, random))
 
@@ -118,9 +120,10 @@ def _may_retry(retry: Retry, exception: BaseException) -> bool:
     The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again.
     """
     if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
-        return retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
+        named = retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
+        return named and retry.accepts(exception)
     if isinstance(exception, WaitTimeout):
-        return retry.names(WaitTimeout)
+        return retry.names(WaitTimeout) and retry.accepts(exception)
     return retry.retryable(exception)
 
 

@@ -581,7 +581,10 @@ def key_scope(run: NewRun) -> str:
 
 def unique_name(run: NewRun) -> str | None:
     """Return the unique name as runs store it."""
-    return None if run.unique is None else msgspec.json.encode([run.tenant, run.task, run.unique]).decode()
+    if run.unique is None:
+        return None
+    name = [run.tenant, run.task, run.unique]
+    return msgspec.json.encode([*name, "graph"] if run.queue == GRAPH_QUEUE else name).decode()
 
 
 def next_name(run: NewRun) -> str | None:

@@ -35,10 +35,12 @@ from holdfast.store.enqueue import (
     LaneKey,
     LaneStore,
     assign_turns,
+    key_scope,
     key_steps,
     new_run_row,
     run_steps,
     turn_steps,
+    unique_name,
 )
 from holdfast.store.graph_progress import (
     EndWithoutAttempt,
@@ -188,6 +190,15 @@ def submit_steps(run: NewRun, graph: NewGraph, lanes: dict[LaneKey, int]) -> Enq
         existing = yield from key_steps([run])
         if run.id in existing:
             return [existing[run.id]]
+    if run.unique is not None:
+        # No statement that inserts a graph waits for another one's unique name, so a lock on the name does.
+        names = json_rows([{"unique_name": unique_name(run)}])
+        yield "lock_unique_names", {"rows": names}
+        if holders := (yield "find_unique_holders", {"rows": names}):
+            holder = str(holders[0][0])
+            if run.key is not None:
+                yield "redirect_keys", {"rows": json_rows([{"scope": key_scope(run), "key": run.key, "run": holder}])}
+            return [holder]
     yield from turn_steps(graph.runs(), run.tenant)
     yield from insert_steps({"nodes": [graph_row(run, lanes, graph)], "edges": [], "begun": []})
     yield from insert_steps(node_rows(graph, lanes, ParentGraph(run.id, run.id, run.tenant)))

@@ -140,7 +140,8 @@ def node_of(output: Output[Any]) -> Node[Any]:
 class Node(Generic[R_co]):
     """A node of a graph, returned by `Graph.add`, `Graph.gate` and `Graph.node`.
 
-    `after=[node]` waits for its success, `after=[node.failed]` for its failure, `after=[node.finished]` for either.
+    `after=[node]` waits for its success, `after=[node.failed]` for its failure, `after=[node.finished]` for its end,
+    whatever that is, and `after=[node.skipped]` for the decision that it doesn't run.
 
     Attributes:
         name: The node's name.
@@ -166,6 +167,12 @@ class Node(Generic[R_co]):
     def failed(self) -> Condition:
         """True when the node itself failed or was cancelled. False when it was skipped."""
         return Condition(["failed", self.name], (self,))
+
+    @property
+    def skipped(self) -> Condition:
+        """True when the node was skipped: a dependency failed, or its condition was false."""
+        neither = ["none", [["done", self.name], ["failed", self.name]]]
+        return Condition(["all", [["finished", self.name], neither]], (self,))
 
     def __bool__(self) -> NoReturn:
         raise GraphError(f"node {self.name}: its outcome {_KNOWN_LATER}; pass it to after=")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, get_args, overload
 
 import msgspec
 
-from holdfast.errors import ConfigError, GraphError, NotSerializable, TaskError
+from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode, is_pydantic_model
 from holdfast.model.names import MAX_KEY_CHARS, check_name, counted
+from holdfast.model.retry import Retry
 from holdfast.policy.graph_rules import MISSING, Reference, Rule
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.task.annotations import Unresolved, check
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
-from holdfast.task.options import positive_micros
+from holdfast.task.options import Options, positive_micros
 from holdfast.task.task import Request, Takes0, Takes1, Takes2, Takes3, Takes4, Task
 
 if TYPE_CHECKING:
@@ -107,10 +109,34 @@ class Graph:
         name: The graph's name.
         key: Idempotency key. Submitting the same graph again returns the existing run.
         tenant: The tenant that the graph and its nodes belong to.
+        unique: At most one unfinished run of the graph has this name; a second submit returns that run.
+        priority: The priority of nodes that don't set their own with `task.options`. Nested graphs inherit it.
+        retry: When to retry nodes that don't set their own with `task.options`. Nested graphs inherit it.
+        deadline: The limit for the whole graph, as a duration or a point in time.
+        tags: Labels to find the graph's run by. Nodes have those of their own `task.options`.
+        metadata: Names and JSON values to find the graph's run by, as in `task.options`.
     """
 
-    def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        unique: str | None = None,
+        priority: int | None = None,
+        retry: Retry | None = None,
+        deadline: Duration | datetime | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = check_name(name, "the name of a graph")
+        try:
+            self.options = Options().merge(
+                unique=unique, priority=priority, retry=retry, deadline=deadline, tags=tags, metadata=metadata
+            )
+        except HoldfastError as error:
+            raise type(error)(f"graph {name}: {error}") from error
         self.key = None if key is None else check_name(key, "the key of a graph", MAX_KEY_CHARS)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
         self.added: dict[str, NodeSpec] = {}

@@ -123,7 +123,7 @@ class _GraphCompiler:
 def _refuse_own(spec: NodeSpec) -> None:
     nested = spec.graph
     assert nested is not None
-    for what, value in (("key", nested.key), ("tenant", nested.tenant)):
+    for what, value in (("key", nested.key), ("tenant", nested.tenant), ("unique name", nested.options.unique)):
         if value is not None:
             raise GraphError(f"node {spec.name}: graph {nested.name} has a {what}: remove it, the outer graph decides")
 

@@ -258,6 +258,8 @@ def submit(graph: Any, result: Any) -> operations.Submit:
         raise GraphError(
             f"ctx.submit: graph {plan.graph.name} has a key: remove it, a child is created exactly once anyway"
         )
+    if plan.graph.options.unique is not None:
+        raise GraphError(f"ctx.submit: graph {plan.graph.name} has a unique name: submit it inside a step instead")
     named = result_name(plan, result)
     digest = graph_digest(plan, named)
     short = digest.shortened(LENGTH) if isinstance(digest, MaskedDigest) else digest[:LENGTH]

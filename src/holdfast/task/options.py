@@ -140,7 +140,7 @@ def check_declaration(
         aliases=_names(aliases, f"{where}: aliases"),
         queue=check_queue(queue, f"{where}: queue"),
         priority=_priority(priority, f"{where}: priority"),
-        retry=DEFAULT_RETRY if retry is None else check_retry(retry, f"{where}: retry"),
+        retry=DEFAULT_RETRY if retry is None else _declared_retry(retry, run_in, f"{where}: retry"),
         timeout=None if timeout is None else positive_micros(timeout, f"{where}: timeout"),
         deadline=None if deadline is None else positive_micros(deadline, f"{where}: deadline"),
         run_in=_run_in(run_in, is_async, where),
@@ -171,6 +171,13 @@ def _run_in(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:
     if not is_async and run_in == "loop":
         raise ConfigError(f'{where}: a plain def would block the event loop; use an async def, or run_in="thread"')
     return run_in
+
+
+def _declared_retry(value: Any, run_in: RunIn | None, what: str) -> Retry:
+    retry = check_retry(value, what)
+    if retry.retry_if is not None and run_in == "process":
+        raise ConfigError(f'{what}: retry_if can\'t be used with run_in="process", which has no code of the policy')
+    return retry
 
 
 def _memory(value: Any, run_in: RunIn | None, what: str) -> int:
@@ -215,6 +222,16 @@ def check_retry(value: Any, what: str) -> Retry:
     if not isinstance(value, Retry):
         raise ConfigError(f"{what} must be a Retry, not {type(value).__name__}")
     return value
+
+
+def check_stored_retry(value: Any, what: str) -> Retry:
+    """Check a Retry that is stored with a run."""
+    retry = check_retry(value, what)
+    if retry.retry_if is not None:
+        raise ConfigError(
+            f"{what}: retry_if is code, which isn't stored with a run: declare it with @app.task(retry=…)"
+        )
+    return retry
 
 
 def positive_micros(value: Any, what: str) -> int:
@@ -274,7 +291,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "debounce": _key,
     "max_delay": positive_micros,
     "tenant": check_name,
-    "retry": check_retry,
+    "retry": check_stored_retry,
     "timeout": positive_micros,
     "deadline": _time_or_duration,
     "tags": _names,

@@ -2,16 +2,16 @@
 -- Insert graphs and nodes. Those that exist (a repeat) are left out.
 --
 -- The delay and lifetime of a blocked node start when it is released.
-insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, keep_failed, created_at,
+insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options, tags, keep, keep_failed, created_at,
     root, parent, spawn_key, kind, node, pending, plan, cause, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when each.state = 'ready' and coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else each.state end,
     coalesce(each.run_at, case when each.state <> 'blocked' then {stamp} + each.delay end),
     coalesce(each.deadline_at, case when each.state <> 'blocked' then {stamp} + each.deadline_in end),
     coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp},
+    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp},
     cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause, each.limits, coalesce(each.turn, {turn_at({stamp})})
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, keep_failed bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {notify_workers}
