@@ -341,7 +341,10 @@ def test_a_payload_that_grows_when_decompressed_fills_no_memory(dataset):
 
 
 class TestOtherTypesOnSqlite:
-    """SQLite stores any type in any column, also in tables that runs don't depend on."""
+    """SQLite stores any type in any column, also in tables that runs don't depend on.
+
+    On SQLite only: the column types of PostgreSQL refuse these values, so no row can contain them.
+    """
 
     VALUES = ("'junk'", "x'fffe'", "1e300")
 

@@ -82,6 +82,27 @@ def test_operator_does_not_approve_and_approver_does_not_operate(shop):
     assert both.post(f"{at}/cancel", {}).status == 200
 
 
+def test_operator_cannot_decide_a_gate_by_cancelling_it(shop):
+    graph = shop.graph()
+    shop.drain()
+    gate = shop.control.graphs.gates(graph.id)[0].id
+    operator = shop.visitor("operator")
+    refused = operator.post(f"/api/v1/runs/{gate}/cancel", {})
+    assert (refused.status, refused.json["code"]) == (403, "role")
+    assert "needs the role approver" in refused.json["detail"]
+    assert "Cancel run" not in operator.get(f"/runs/{gate}").text
+    everything = {"filter": {"queue": "$graph", "state": ["waiting"], "task": "gate"}}
+    assert operator.post("/api/v1/bulk/cancel", everything).json["progress"]["changed"] == 0
+    assert shop.control.runs.info(gate).state == "waiting"
+    assert shop.visitor(["operator", "approver"]).post(f"/api/v1/runs/{gate}/cancel", {}).json == {"changed": True}
+
+
+def test_operator_cancels_a_graph_with_its_gates(shop):
+    graph = shop.graph()
+    shop.drain()
+    assert shop.visitor("operator").post(f"/api/v1/runs/{graph.id}/cancel", {}).json == {"changed": True}
+
+
 def test_admin_manages_tokens(shop):
     admin = shop.visitor("admin")
     made = admin.post("/api/v1/tokens", {"roles": ["viewer"], "tenant": "acme", "expires": 60}).json

@@ -17,6 +17,7 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.names import check_actor
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunInfo, RunState
 from holdfast.store import Store
+from holdfast.store.run_queries import RunRow
 from holdfast.store.run_reader import RunReader, run_id
 
 BATCH_SIZE = 200
@@ -74,20 +75,33 @@ class BulkControl:
         return BulkPreview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
 
     def cancel(
-        self, filters: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
+        self,
+        filters: RunFilter,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        after: str | None = None,
+        with_gates: bool = True,
     ) -> Iterator[BulkProgress]:
-        """Cancel all matching unfinished runs."""
+        """Cancel all matching unfinished runs; gates only `with_gates`, or with their graph."""
         error = cancellation_json(reason, check_actor(by))
-        return self._batches("cancel", filters, after, lambda runs: self._store.actions.cancel_many(runs, error))
+
+        def act(rows: Sequence[RunRow]) -> int:
+            runs = [row.id for row in rows if with_gates or row.kind != "gate"]
+            return self._store.actions.cancel_many(runs, error) if runs else 0
+
+        return self._batches("cancel", filters, after, act)
 
     def retry(self, filters: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
         """Return all matching failed and cancelled runs to ready."""
         actor = check_actor(by)
-        return self._batches("retry", filters, after, lambda runs: self._store.actions.retry_many(runs, actor))
+        return self._batches(
+            "retry", filters, after, lambda rows: self._store.actions.retry_many([row.id for row in rows], actor)
+        )
 
     def prune(self, filters: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
         """Delete all matching finished runs with their descendants and history, regardless of their retention."""
-        return self._batches("prune", filters, after, self._prune)
+        return self._batches("prune", filters, after, lambda rows: self._prune([row.id for row in rows]))
 
     def _prune(self, runs: Sequence[str]) -> int:
         count, left = self._store.retention.prune_these(runs)
@@ -99,7 +113,7 @@ class BulkControl:
         return count
 
     def _batches(
-        self, verb: BulkAction, filters: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
+        self, verb: BulkAction, filters: RunFilter, after: str | None, act: Callable[[Sequence[RunRow]], int]
     ) -> Iterator[BulkProgress]:
         narrowed = narrow_filter(verb, filters)
         cursor = None if after is None else str(run_id(after))
@@ -107,7 +121,7 @@ class BulkControl:
         while narrowed is not None:
             page = self._store.run_list.page(narrowed, BATCH_SIZE, cursor)
             if page.rows:
-                changed += act([row.id for row in page.rows])
+                changed += act(page.rows)
                 looked_at += len(page.rows)
             cursor = page.after
             yield BulkProgress(looked_at, changed, cursor)

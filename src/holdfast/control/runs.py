@@ -308,6 +308,10 @@ class RunControl:
         """Return a hash that changes whenever the run or its children change."""
         return hashlib.sha256(repr(self._store.queries.change_marker(str(id))).encode()).hexdigest()[:16]
 
+    def is_gate(self, id: UUID) -> bool:
+        """Return whether a run is a gate."""
+        return self._reader.row(id).kind == "gate"
+
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """Cancel a run; False if it had already finished. `by` names the operator in its history."""
         return self._store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))

@@ -32,6 +32,9 @@ COOKIE = "holdfast_login"
 MIN_TOKEN_CHARS = 32
 """The minimum length of $HOLDFAST_TOKEN, which a person chooses."""
 MAX_ANCESTORS = 50
+GATE_NEEDS_APPROVER = (
+    "to cancel a gate is to decide it, which needs the role approver; an operator can cancel the whole graph"
+)
 _NEEDED_ROLE: dict[Permission, str] = {"approve": "approver", "operate": "operator", "administer": "admin"}
 
 Method = Literal["bearer", "cookie", "open"]
@@ -100,6 +103,13 @@ class Principal:
         info = control.runs.summary(id)
         if not self.can_see(control, info):
             raise RunNotFound.of(id)
+        return info
+
+    def run_to_cancel(self, control: Control, id: UUID) -> RunInfo[Any]:
+        """Read a run to cancel. To cancel a gate is to decide it: the nodes behind it are skipped, as if it failed."""
+        info = self.run(control, id)
+        if not self.can_approve and control.runs.is_gate(id):
+            raise RequestError(403, GATE_NEEDS_APPROVER, "role")
         return info
 
     def may_fork(self, run: RunInfo[Any]) -> bool:

@@ -269,7 +269,8 @@ def _details(call: ApiRequest) -> RunDetails:
 
 
 def _cancel(call: ApiRequest) -> dict[str, bool]:
-    return {"changed": call.control.runs.cancel(call.run().id, call.body.reason, by=call.principal.by)}
+    run = call.principal.run_to_cancel(call.control, call.control.runs.parse_id(call.path["id"]))
+    return {"changed": call.control.runs.cancel(run.id, call.body.reason, by=call.principal.by)}
 
 
 def _retry(call: ApiRequest) -> dict[str, bool]:
@@ -335,7 +336,13 @@ def _bulk_preview(call: ApiRequest) -> BulkPreview:
 
 def _bulk_cancel(call: ApiRequest) -> dict[str, BulkProgress]:
     body: BulkRequest = call.body
-    batches = call.control.bulk.cancel(_bulk_filter(call), reason=body.reason, by=call.principal.by, after=body.after)
+    batches = call.control.bulk.cancel(
+        _bulk_filter(call),
+        reason=body.reason,
+        by=call.principal.by,
+        after=body.after,
+        with_gates=call.principal.can_approve,
+    )
     return {"progress": run_batches(batches)}
 
 

@@ -108,6 +108,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "more_steps": details.more_steps + max(len(steps) - MAX_STEPS, 0),
         "retry": _retry_preview(request, details),
         "may_fork": request.principal.may_fork(info),
+        "may_cancel": unfinished and (details.kind != "gate" or request.principal.can_approve),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
@@ -152,7 +153,8 @@ def _gates(details: RunDetails) -> list[GateInfo]:
 
 def _cancel(request: PageRequest) -> str:
     reason = request.form.get("reason", "").strip() or None
-    changed = request.control.runs.cancel(request.run().id, reason, by=request.principal.by)
+    run = request.principal.run_to_cancel(request.control, request.id)
+    changed = request.control.runs.cancel(run.id, reason, by=request.principal.by)
     return link(f"/runs/{request.id}", did="cancelled" if changed else "had-ended")
 
 
@@ -222,7 +224,8 @@ def _run_bulk(request: PageRequest) -> str:
     bulk, by = request.control.bulk, request.principal.by
     if verb == "cancel":
         reason = request.form.get("reason", "").strip() or None
-        progress = run_batches(bulk.cancel(matching, reason=reason, by=by, after=after))
+        gates = request.principal.can_approve
+        progress = run_batches(bulk.cancel(matching, reason=reason, by=by, after=after, with_gates=gates))
     else:
         progress = run_batches(bulk.retry(matching, by=by, after=after))
     before = request.form.get("changed", "")
