@@ -114,6 +114,35 @@ def test_payloads_of_a_tenant_are_encrypted_with_its_key(make_app, keys, stored)
     assert keys.keys.keys() == {"acme", "umbrella"}, "no payload was encrypted without a tenant"
 
 
+def test_arguments_of_nodes_with_outputs_and_progress_are_encrypted(make_app, keys, stored):
+    app = make_app(codec=Encryption(keys))
+
+    @app.task(name="pair")
+    def pair(one: str, other: str) -> list[str]:
+        return [one, other]
+
+    @app.task(name="first")
+    async def first(ctx: Context) -> str:
+        await ctx.progress(1, 2, note=CANARY)
+        return await ctx.wait_for("go")
+
+    graph = Graph("graph", tenant="acme")
+    node = graph.add(first, name="first")
+    graph.add(pair, CANARY, node.output, name="second")
+    run, forged = app.submit(graph), app.submit(graph)
+    drain(app)
+    assert run.nodes()["first"].progress.note == CANARY
+    assert CANARY not in stored()
+    second = forged.nodes()["second"].id
+    plan = fetch(app, f"select plan from {{}}runs where id = '{second}'")[0][0]
+    plain = plan.replace(plan[plan.index('"~') : plan.index('"', plan.index('"~') + 1) + 1], '{"one":"FORGED"}')
+    fetch(app, f"update {{}}runs set plan = '{plain}' where id = '{second}'")
+    app.emit("go", "went", tenant="acme")
+    drain(app)
+    assert run.result()["second"] == [CANARY, "went"]
+    assert "stored in clear" in forged.nodes()["second"].error.message
+
+
 def test_nodes_appended_to_a_graph_of_a_tenant_are_encrypted_for_it(make_app, keys):
     app = make_app(codec=Encryption(keys))
     echo, *_ = program(app)

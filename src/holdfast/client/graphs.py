@@ -15,6 +15,7 @@ from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
 from holdfast.model.keep import Keep
 from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.model.payloads import template_context
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
 from holdfast.store.graphs import gate_completed, gate_failed
@@ -202,7 +203,7 @@ class GraphClient:
             run = self._creator.new_run(request, pending, spec.name, tenant)
             if node.needs:
                 run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
-            return NewNode(run, spec.name, node.needs, _packed(node.stored()))
+            return NewNode(run, spec.name, node.needs, _packed(self._plan(node, run, tenant)))
         if node.graph is not None:
             run = self._graph_row(node.graph.graph)
             nested = self.new_graph(node.graph, tenant, defaults)
@@ -211,6 +212,14 @@ class GraphClient:
         run = self._row(GATE)
         run.deadline_in = spec.gate.timeout
         return NewNode(run, spec.name, node.needs, _packed(node.stored()), "gate")
+
+    def _plan(self, node: CompiledNode, run: NewRun, tenant: str | None) -> dict[str, Any] | None:
+        """Return what is stored to decide a task node. Its arguments are packed if the codec binds them to the node."""
+        plan, payloads, request = node.stored(), self._store.payloads, node.spec.request
+        if plan is not None and request is not None and "args" in plan and payloads.binds:
+            context = template_context(tenant if run.tenant is None else run.tenant, run.id)
+            plan["args"] = payloads.pack(request.args, context, "the arguments of task", run.task)
+        return plan
 
     def _row(self, task: str) -> NewRun:
         done, failed = self._keep.done_micros, self._keep.stored_failed_micros

@@ -34,7 +34,9 @@ CANT_COPY = (
     "the payload is bound to its place by a codec that this app doesn't have: use the same Holdfast(codec=…) to copy it"
 )
 
-PayloadField: TypeAlias = Literal["args", "result", "step", "step_args", "event", "message", "chunk", "schedule"]
+PayloadField: TypeAlias = Literal[
+    "args", "result", "step", "step_args", "event", "message", "chunk", "progress", "schedule"
+]  # fmt: skip
 """What a payload is."""
 
 
@@ -43,11 +45,12 @@ class PayloadContext(msgspec.Struct, frozen=True):
 
     Attributes:
         field: What the payload is: `args` and `result` of a run (or of a gate), the result of a `step`, the arguments
-            of a failed step (`step_args`), the payload of an `event` or a `message`, a `chunk` of `ctx.write`, or the
-            arguments of a `schedule` that was created at run time.
+            of a failed step (`step_args`), the payload of an `event` or a `message`, a `chunk` of `ctx.write`, the
+            `progress` of a run, or the arguments of a `schedule` that was created at run time.
         tenant: The tenant of the run or event.
         run: The id of the run; None for events and schedules.
-        name: The key of the step, the name of the event or schedule, or the topic; None for other fields.
+        name: The key of the step, the name of the event or schedule, or the topic; `template` for arguments into which
+            a graph fills outputs; None for others.
     """
 
     field: PayloadField
@@ -233,6 +236,11 @@ def checkpoint_context(kind: str, tenant: str | None, run: str, key: str) -> Pay
 def message_context(tenant: str | None, run: str, topic: str) -> PayloadContext:
     """Return the place of a message, which stays the same when the run has received it."""
     return PayloadContext("message", tenant, run, topic)
+
+
+def template_context(tenant: str | None, run: str) -> PayloadContext:
+    """Return the place of the arguments of a graph node into which outputs of other nodes are filled."""
+    return PayloadContext("args", tenant, run, "template")
 
 
 def schedule_context(tenant: str | None, name: str) -> PayloadContext:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.database import Row
-from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.errors import ErrorInfo, PayloadAltered, PayloadError
 from holdfast.model.codec import UnreadableText, decode
 from holdfast.model.failure import error_from_json, error_to_json
-from holdfast.model.payloads import PayloadContext, Payloads
+from holdfast.model.payloads import STORED_IN_CLEAR, PayloadContext, Payloads, template_context
 from holdfast.policy.graph_rules import (
     FailNode,
     NodeOutcome,
@@ -233,7 +233,11 @@ def _decision(
     """Return how a node ends without running, or its filled-in arguments, or None if it runs with those it has."""
     if node.cause is not None and "rule" not in node.plan:
         return EndWithoutAttempt(node.id, node.graph, node.node, "skipped", error=node.cause)
-    decided = decide_node(node.plan, ends)
+    try:
+        plan = _readable_plan(node, payloads)
+    except PayloadError as error:
+        return _failed(node, "unreadable", f"its arguments: {error}")
+    decided = decide_node(plan, ends)
     if isinstance(decided, SkipNode):
         state = ends[decided.node].state if decided.node is not None else "failed"
         return EndWithoutAttempt(
@@ -248,6 +252,19 @@ def _decision(
         return payloads.pack(text, PayloadContext("args", node.tenant, node.id), "its arguments")
     except PayloadError as error:
         return _failed(node, payload_error_code(error), str(error))
+
+
+def _readable_plan(node: DecidableNode, payloads: Payloads) -> dict[str, Any]:
+    """Return the plan of a node with its arguments, which are packed if a codec has bound them to the node."""
+    if "args" not in node.plan:
+        return node.plan
+    args = node.plan["args"]
+    if isinstance(args, str):
+        text = payloads.unpack(args, template_context(node.tenant, node.id))
+        return {**node.plan, "args": decode(text, dict[str, Any])}
+    if payloads.rejects_plain:
+        raise PayloadAltered(STORED_IN_CLEAR)
+    return node.plan
 
 
 def _failed(node: DecidableNode, code: str, message: str) -> EndWithoutAttempt:

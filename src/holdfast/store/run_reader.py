@@ -103,7 +103,7 @@ class RunReader:
             tenant=row.tenant,
             tags=columns.json("tags", tuple[str, ...]) or (),
             parent=columns.parent(),
-            progress=columns.json("progress", Progress),
+            progress=self._progress(row, columns),
             scheduled_for=to_datetime_or_none(options.scheduled_for),
             key=options.key,
             args=None if row.kind else self._listed_arguments(row),
@@ -112,6 +112,16 @@ class RunReader:
             corrupt=tuple(columns.corrupt),
             result_omitted=row.state == "done" and row.result is None,
         )
+
+    def _progress(self, row: RunRow, columns: _Columns) -> Progress | None:
+        if row.progress is None or row.progress[:1] != "~":
+            found: Progress | None = columns.json("progress", Progress)
+            return found
+        text = self._store.payloads.unpack(row.progress, PayloadContext("progress", row.tenant, row.id))
+        try:
+            return decode(text, Progress)  # type: ignore[no-any-return]
+        except PayloadError:  # This app lacks the codec or the key; the row isn't corrupt.
+            return None
 
     def _listed_arguments(self, row: RunRow) -> Any:
         context = PayloadContext("args", row.tenant, row.id)

@@ -554,7 +554,11 @@ class OperationPlans:
             self._held_progress = operation.text
             return
         self._held_progress = None
-        await executor.write(commands.ProgressCommand(self.run_token, operation.text))
+        await executor.write(self._progress_command(operation.text))
+
+    def _progress_command(self, text: str) -> commands.ProgressCommand:
+        context = PayloadContext("progress", self.claim.tenant, self.claim.id)
+        return commands.ProgressCommand(self.run_token, self._client.pack(text, context, "the progress"))
 
     def late_progress(self) -> commands.ProgressCommand | None:
         """Return the last progress report of the code, if it was taken for a repeated one.
@@ -564,7 +568,7 @@ class OperationPlans:
         their steps were removed or renamed.
         """
         held, self._held_progress = self._held_progress, None
-        return None if held is None or not self.history.unconsumed else commands.ProgressCommand(self.run_token, held)
+        return None if held is None or not self.history.unconsumed else self._progress_command(held)
 
     async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
