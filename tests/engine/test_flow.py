@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, RunCancelled
 from holdfast.control import Control
 from holdfast.errors import ConfigError, GraphError
 from holdfast.task.graph import Graph
@@ -95,9 +96,21 @@ def test_a_function_that_replaces_its_own_run_ends(app):
     assert [run.state for run in app.runs()] == ["done", "cancelled"]
 
 
+def test_a_run_that_no_worker_starts_in_time_is_cancelled(timed_app, index, clock):
+    late = index.options(start_by=5).enqueue("late")
+    other = index.options(start_by=timedelta(minutes=1)).enqueue("other")
+    clock.forward(5)
+    assert timed_app.worker().drain() == 1
+    with pytest.raises(RunCancelled, match="not started in time"):
+        late.result()
+    assert other.result() == "other"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"key_ttl": 5}, "needs key="),
+        ({"start_by": 0}, "must be greater than 0"),
         ({"if_taken": "queue"}, "needs unique="),
         ({"unique": "x", "if_taken": "wait"}, "must be one of 'return', 'queue', 'replace', 'cancel'"),
         ({"debounce": "x"}, "needs delay="),

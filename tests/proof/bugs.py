@@ -272,6 +272,14 @@ BUGS = (
         "and r.claimed_at is null", "",
     ),
     sql(
+        "start-by-early", "a run is cancelled although its time to start has not passed", "pick_unstarted_runs",
+        "start_by <= {now}", "start_by <= {now} + 1000000",
+    ),
+    sql(
+        "start-by-again", "a run that started in time is not claimed again", "pick_claimable",
+        "r.start_by <= {now} and r.started_at is null", "r.start_by <= {now}",
+    ),
+    sql(
         "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",
         "args = given.args", "args = {schema}runs.args",
     ),

@@ -127,6 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
         for harness in self.harnesses:
             timers = harness.store.timers
             timers.fail_overdue(OVERDUE)
+            timers.cancel_unstarted()
             timers.promote_due()
             timers.resolve_due_waits()
             timers.start_queued()
@@ -142,23 +143,25 @@ class StoreMachine(RuleBasedStateMachine):
         limited=st.booleans(),
         unique=st.sampled_from((None, None, "one")),
         if_taken=IF_TAKEN,
+        start_in=st.sampled_from((None, None, SECOND)),
     )
     def add(
         self, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
-        if_taken: str = "return",
+        if_taken: str = "return", start_in: int | None = None,
     ) -> None:  # fmt: skip
         id, args = str(new_id()), str(self.number())
         task = "limited" if limited else "task"
         unique = None if unique is None else f"{unique} {task}"
         wanted = self.model.add(
             id, priority=priority, delay=delay, deadline=deadline, limited=limited, unique=unique, if_taken=if_taken,
-            args=args,
+            args=args, start_in=start_in,
         )  # fmt: skip
 
         def new() -> NewRun:
             return NewRun(
                 id, "default", task, args, DAY, max_crashes=MAX_CRASHES, priority=priority, delay=delay or None,
-                deadline_in=deadline, unique=unique, if_taken=if_taken, limits=LIMITS if limited else None,  # type: ignore[arg-type]
+                deadline_in=deadline, unique=unique, if_taken=if_taken,  # type: ignore[arg-type]
+                start_in=start_in, limits=LIMITS if limited else None,
             )  # fmt: skip
 
         self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
@@ -220,6 +223,8 @@ class StoreMachine(RuleBasedStateMachine):
     def claim(self, name: str, wanted: int, limited: bool, new: str | None, if_taken: str = "return") -> None:
         if new is not None:
             self.add(0, 0, None, limited, "one" if new == "unique" else None, if_taken)
+        if any(map(self.model.is_late, self.model.runs.values())):
+            self.run_timers()  # how many runs a claim finds behind those that are late differs
         session = self.sessions[name]
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims

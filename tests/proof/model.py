@@ -62,6 +62,7 @@ class Run:
     args: str = "{}"
     created_at: int = 0
     started: bool = False
+    start_by: int | None = None
     graph: str | None = None
     needs: tuple[str, ...] = ()
     steps: dict[int, str] = field(default_factory=dict)
@@ -173,7 +174,7 @@ class Model:
 
     def add(
         self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
-        if_taken: str = "return", args: str = "{}",
+        if_taken: str = "return", args: str = "{}", start_in: int | None = None,
     ) -> str:  # fmt: skip
         """Create a run, or do what `if_taken` says if an unfinished one has its unique name."""
         if unique is not None and if_taken != "return":
@@ -191,12 +192,14 @@ class Model:
                 if if_taken == "replace":
                     other.priority = priority
                     other.deadline = None if deadline is None else self.now + deadline
+                    other.start_by = None if start_in is None else self.now + start_in
                     other.replace(args, self.now + delay, self.now)
                 return other.id
             unique = f"{unique}+"
         run = self._new(id, priority=priority, limited=limited, unique=unique, args=args)
         run.held = "queued" if unique is not None and unique.endswith("+") else None
         run.deadline = None if deadline is None else self.now + deadline
+        run.start_by = None if start_in is None else self.now + start_in
         if delay:
             run.state, run.due_at = "scheduled", self.now + delay
         if self._predecessor(run):
@@ -241,6 +244,10 @@ class Model:
             return []
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
         return self._begin(session, sorted(ready, key=_order)[:wanted])
+
+    def is_late(self, run: Run) -> bool:
+        """Return whether a run should have started by now."""
+        return run.start_by is not None and run.start_by <= self.now and not run.started and not run.final
 
     def claim_isolated(self, session: str, most: int) -> list[HeldClaim]:
         """Claim the first isolated run and others with the same bound, as many as may share a process."""
@@ -457,7 +464,7 @@ class Model:
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
         run.held = "queued" if run.unique is not None and run.unique.endswith("+") else run.held
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
-        run.turn, run.debounce = self.now + 1, None
+        run.turn, run.debounce, run.start_by = self.now + 1, None, None
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}
@@ -472,6 +479,9 @@ class Model:
                 run.state, run.held, run.due_at, run.resumed = "failed", None, None, False
                 run.clear_suspicion()
                 self._ended(run)
+        for run in self._runs():
+            if self.is_late(run):
+                self.cancel(run.id)
         for run in self._runs():
             if run.state == "scheduled" and run.due_at is not None and run.due_at <= self.now:
                 run.state, run.turn, run.due_at = "ready", run.due_at + 1, None

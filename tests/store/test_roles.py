@@ -28,15 +28,16 @@ ACCESS = {
     "find_login", "touch_login", "pick_extra_logins", "delete_logins", "count_logins",
 }  # fmt: skip
 ENQUEUE = {
-    "add_keys", "find_keys", "redirect_keys", "add_runs", "add_new_runs", "hold_successors", "find_unique_holders",
-    "find_existing", "read_identity", "read_turns", "add_nodes", "add_edges", "add_metadata", "add_lanes", "list_lanes",
+    "add_keys", "find_keys", "take_expired_keys", "redirect_keys", "add_runs", "add_new_runs", "hold_successors",
+    "find_unique_holders", "find_existing",
+    "read_identity", "read_turns", "add_nodes", "add_edges", "add_metadata", "add_lanes", "list_lanes",
     "mark_lanes_limited", "add_limits", "upsert_watcher", "delete_watcher",
 }  # fmt: skip
 HOLDING = {
     "mark_quarantined", "release_held_runs", "pick_retired_lanes", "mark_lanes_used", "mark_lanes_unused",
-    "prune_watchers",
+    "prune_watchers", "postpone_key_pruning",
 }  # fmt: skip
-"""What an enqueuer may do besides, because an enqueue writes the same columns: hold runs, mark lanes."""
+"""What an enqueuer may do besides, because an enqueue writes the same columns: hold runs, mark lanes, keep keys."""
 WITHOUT_TABLES = {
     "lock_unique_names", "find_tables", "estimate_total", "read_server_facts", "list_old_snapshots", "list_table_bloat",
     "read_clock",

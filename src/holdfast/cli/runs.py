@@ -227,6 +227,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("worker", info.worker),
             ("created", format_time(info.created_at)),
             ("due", format_time(details.due_at)),
+            ("start by", None if info.started_at or info.final else format_time(details.start_by)),
             ("started", format_time(info.started_at)),
             ("deadline", None if info.final else format_time(details.deadline)),
             ("finished", format_time(info.finished_at)),

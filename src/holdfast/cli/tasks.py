@@ -75,6 +75,8 @@ def _row(task: TaskInfo) -> list[str]:
 )
 @click.option("--debounce", metavar="TEXT", help="Collect calls with this name until none came for --delay.")
 @click.option("--max-delay", type=DURATION, help="Start a debounced run this long after its first call at the latest.")
+@click.option("--start-by", type=DURATION, help="Cancel the run unless it starts within this time.")
+@click.option("--key-ttl", type=DURATION, help="How long the --key is used.")
 @click.option("--tenant", metavar="NAME", help="Tenant of the run.")
 @click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; repeatable.")
 @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Metadata; repeatable. VALUE is JSON or text.")

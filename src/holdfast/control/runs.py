@@ -66,6 +66,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     debounce: str | None
     due_at: datetime | None
     deadline: datetime | None
+    start_by: datetime | None
     expires_at: datetime | None
     held: str | None
     history: list[Entry]
@@ -211,6 +212,7 @@ class RunControl:
             debounce=None if debounce is None else debounce[-1],
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),
+            start_by=to_datetime_or_none(more.start_by),
             expires_at=to_datetime_or_none(more.expires_at),
             held=row.held,
             history=history.part(earlier_entries, len(history)),

@@ -40,8 +40,8 @@ _WORK = {
 _OPERATE = {**_WORK, "queues": "select, insert, update", "tokens": "select, insert, update", "logins": _ALL}
 _NEW_RUN = (
     "id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options, tags,"
-    " keep, keep_failed, created_at, limits, turn, debounce, held, root, parent, spawn_key, kind, node, pending, plan,"
-    " cause"
+    " keep, keep_failed, created_at, limits, turn, debounce, held, start_by, root, parent, spawn_key, kind, node,"
+    " pending, plan, cause"
 )
 """What an enqueue writes. Without a session a run can't be `running`, without an end it can't be finished."""
 _ENQUEUE = {
@@ -49,7 +49,7 @@ _ENQUEUE = {
     "lanes": "select, insert (queue, task), update (limited, unused_since)",
     "runs": f"select (id, seq, lane, tenant, state, held, priority, turn, session, unique_name, finished_at),"
     f" insert ({_NEW_RUN}), update (held)",
-    "keys": "select, insert, update (run)",
+    "keys": "select, insert, update (run, digest, created_at, expires_at)",
     "edges": "insert",
     "metadata": "insert",
     "limit_settings": "insert",

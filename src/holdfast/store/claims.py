@@ -153,10 +153,10 @@ class PickedRuns:
     __slots__ = ("rows", "values")
 
     def __init__(self, found: Sequence[Row]) -> None:
-        # Runs with limits are in the sum, but only `claim_limited` may claim them.
+        # Runs with limits, which only `claim_limited` may claim, and runs that are too late are only in the sum.
         self.rows = [row[:-1] for row in found if row[-2] is None]
         _, seq, _, priority, turn, *_ = found[-1]
-        seqs, versions = json_rows(row[1] for row in found), sum(row[-1] for row in found)
+        seqs, versions = json_rows(row[1] for row in self.rows), sum(row[-1] for row in found)
         self.values = {"seqs": seqs, "sum": versions, "priority": priority, "turn": turn, "seq": seq}
 
 

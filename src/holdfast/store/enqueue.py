@@ -159,7 +159,9 @@ REPLACED = cancellation_json("replaced by a newer run of its unique name")
 MAX_KEY_TRIES = 3
 MAX_UNIQUE_TRIES = 10
 
-_OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
+_OPTIONAL = (
+    "tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits", "start_in", "start_by_at",
+)  # fmt: skip
 _optional = attrgetter(*_OPTIONAL)
 _NONE_GIVEN = (None,) * len(_OPTIONAL)
 
@@ -181,7 +183,7 @@ class EnqueueStore(StoreModule):
         if not runs:
             return []
         lanes = self._lanes.for_runs(runs)
-        if any(run.has_name or run.fair is not None or run.metadata is not None for run in runs):
+        if any(not run.is_plain for run in runs):
             return self._create_named(runs, lanes)
         try:
             self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
@@ -434,17 +436,18 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
     known = {key: (run.digest, run.id) for key, run in first.items()}
     left = sorted(first)
     for _ in range(MAX_KEY_TRIES):
-        rows = json_rows(
-            {"scope": scope, "key": key, "digest": first[scope, key].digest, "run": first[scope, key].id}
-            for scope, key in left
-        )
+        rows = _key_rows(first, left)
         taken = yield "add_keys", {"rows": rows}
         if len(taken) == len(left):
             break
         found = yield "find_keys", {"rows": rows}
         known |= {(scope, key): (digest, str(id)) for scope, key, digest, id in found}
         settled = {(scope, key) for scope, key, *_ in (*taken, *found)}
-        left = [key for key in left if key not in settled]  # expired in between: try again
+        left = [key for key in left if key not in settled]
+        if left:
+            taken = yield "take_expired_keys", {"rows": _key_rows(first, left)}
+            expired = {(scope, key) for scope, key in taken}
+            left = [key for key in left if key not in expired]  # deleted or taken in between: try again
         if not left:
             break
     stands_for = {}
@@ -460,6 +463,13 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
         if id != run.id:
             stands_for[run.id] = id
     return stands_for
+
+
+def _key_rows(runs: Mapping[tuple[str, str], NewRun], keys: Iterable[tuple[str, str]]) -> str:
+    return json_rows(
+        {"scope": scope, "key": key, "digest": run.digest, "run": run.id, "ttl": run.key_ttl}
+        for (scope, key), run in ((name, runs[name]) for name in keys)
+    )
 
 
 def _resolve_taken(

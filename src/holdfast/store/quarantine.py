@@ -76,6 +76,7 @@ NUMBERS: dict[str, Bounds] = {
     "isolation": Bounds(-MAX_COUNT, MAX_COUNT, None),
     "ready_at": _TIME,
     "keep_failed": Bounds(0, MAX_TIME_MICROS, None),
+    "start_by": _TIME,
 }
 TEXTS = (
     "tenant", "unique_name", "args", "options", "tags", "root", "parent", "spawn_key", "ending", "cause", "progress",

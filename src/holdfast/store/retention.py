@@ -57,6 +57,10 @@ class Retention(StoreModule):
         found = column(self._execute("read", "read_pruned_events"))
         return int(found[0]) if found else None
 
+    def prune_expired_keys(self) -> bool:
+        """Delete a batch of idempotency keys with a `key_ttl` that has passed; return whether there may be more."""
+        return len(self._execute("housekeeping", "prune_expired_keys")) >= MAX_BATCH_ROWS
+
     def prune_keys(self, age: int) -> bool:
         """Delete a batch of idempotency keys that were used `age` microseconds ago; return whether there may be more.
 

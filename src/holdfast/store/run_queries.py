@@ -163,6 +163,7 @@ class RunDetailRow(NamedTuple):
     failed_undo: str | None
     """How a run ends once its compensations have run, if one of them failed."""
     debounce: str | None
+    start_by: int | None
     corrupt: tuple[str, ...] = ()
 
 

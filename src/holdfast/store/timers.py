@@ -9,21 +9,24 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from holdfast.database import Duplicate
+from holdfast.model.failure import cancellation_json
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
 from holdfast.store.module import StoreModule, Tx, column, id_rows, json_rows, time_left
 from holdfast.store.propagation import failed_runs, propagate_ends
-from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_runs, lock_unlocked_runs
+from holdfast.store.run_tree import affected_ancestors, cancel_runs, fail_overdue_runs, lock_runs, lock_unlocked_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
 
 T = TypeVar("T")
+NOT_STARTED = cancellation_json("not started in time")
 
 
 class DueTimes(NamedTuple):
     """What the timers have to do.
 
-    `scheduled`, `waits`, `deadlines` and `limits`: microseconds until the next is due, None if there is none. `held`,
-    `queued` and `events`: whether held runs, runs that wait for a unique name, or waiters of an emitted event are left.
+    `scheduled`, `waits`, `deadlines`, `limits` and `starts`: microseconds until the next is due, None if there is none.
+    `held`, `queued` and `events`: whether held runs, runs that wait for a unique name, or waiters of an emitted event
+    are left.
     """
 
     scheduled: int | None
@@ -33,10 +36,11 @@ class DueTimes(NamedTuple):
     queued: int | None
     events: int | None
     limits: int | None
+    starts: int | None
 
     def next(self) -> int | None:
         """Return the microseconds until the next is due."""
-        return min((left for left in (*self[:3], self.limits) if left is not None), default=None)
+        return min((left for left in (*self[:3], self.limits, self.starts) if left is not None), default=None)
 
 
 class TimerStore(StoreModule):
@@ -44,7 +48,9 @@ class TimerStore(StoreModule):
 
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
-        scheduled, waits, deadlines, held, queued, events, limits, now = self._execute("poll", "read_due_times")[0]
+        scheduled, waits, deadlines, held, queued, events, limits, starts, now = self._execute(
+            "poll", "read_due_times"
+        )[0]
         return DueTimes(
             scheduled=time_left(scheduled, now),
             waits=time_left(waits, now),
@@ -53,6 +59,7 @@ class TimerStore(StoreModule):
             queued=queued,
             events=events,
             limits=time_left(limits, now),
+            starts=time_left(starts, now),
         )
 
     def promote_due(self) -> int:
@@ -86,6 +93,22 @@ class TimerStore(StoreModule):
             ends = expire_gates(tx, [id for id, run in runs.items() if run.kind == "gate"])
             ends += fail_overdue_runs(tx, {id: run for id, run in runs.items() if run.kind != "gate"}, error)
             return failed_runs([*ends, *propagate_ends(tx, ends)])
+
+        return self._guard(lambda: self._transaction("housekeeping", work), "suspect_due")
+
+    def cancel_unstarted(self) -> list[str]:
+        """Cancel runs that should have started by now; return their ids."""
+
+        def work(tx: Tx) -> list[str]:
+            picked = tx.execute("pick_unstarted_runs")
+            if not picked:
+                return []
+            lock_runs(tx, affected_ancestors(tx, [str(id) for id, parent in picked if parent is not None]))
+            runs = lock_unlocked_runs(tx, (str(id) for id, _ in picked))
+            left = {str(id): runs[str(id)] for (id,) in tx.execute("find_unstarted", rows=id_rows(runs))}
+            ends = cancel_runs(tx, left, NOT_STARTED)
+            propagate_ends(tx, ends)
+            return [end.id for end in ends]
 
         return self._guard(lambda: self._transaction("housekeeping", work), "suspect_due")
 

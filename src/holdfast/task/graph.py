@@ -472,6 +472,8 @@ def _refuse_options(name: str, request: Request[Any]) -> None:
         "key": "set the key of the Graph instead",
         "unique": "a node is created once, with its graph",
         "debounce": "a node is created once, with its graph",
+        "start_by": "a node starts when its dependencies have ended",
+        "start_by_at": "a node starts when its dependencies have ended",
         "connection": "pass it to submit",
     }
     for option, hint in instead.items():

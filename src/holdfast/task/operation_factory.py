@@ -419,6 +419,8 @@ def _refuse_once(verb: str, request: Request[Any]) -> None:
                 f"ctx.{verb}: remove option {option}: a child is created exactly once anyway; "
                 f"for an independent run with {option}= use ctx.enqueue"
             )
+    if request.options.start_by is not None or request.options.start_by_at is not None:
+        raise TaskError(f"ctx.{verb}: remove option start_by: it is for independent runs; use ctx.enqueue")
 
 
 def _items(items: Any) -> list[Any]:

@@ -50,6 +50,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     deadline: int | None = None
     deadline_at: int | None = None
+    start_by: int | None = None
+    start_by_at: int | None = None
+    key_ttl: int | None = None
     tags: tuple[str, ...] | None = None
     limits: tuple[str, ...] | None = None
     metadata: str | None = None
@@ -64,11 +67,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"unknown option {name!r}; the options are {', '.join(_CHECKS)}")
             changes[name] = None if value is None else check(value, f"option {name}")
         if "deadline" in changes:
-            changes |= _deadline(changes["deadline"])
+            changes |= _in_or_at("deadline", changes["deadline"])
+        if "start_by" in changes:
+            changes |= _in_or_at("start_by", changes["start_by"])
         merged = msgspec.structs.replace(self, **changes)
         if merged.delay is not None and merged.run_at is not None:
             raise ConfigError("options delay and run_at are mutually exclusive: remove one")
         _check_debounce(merged)
+        if merged.key_ttl is not None and merged.key is None:
+            raise ConfigError("option key_ttl needs key=: the key that expires")
         if merged.if_taken is not None and merged.unique is None:
             raise ConfigError("option if_taken needs unique=: the name that may be taken")
         return merged
@@ -258,10 +265,10 @@ class _Time(msgspec.Struct, frozen=True):
     at: int
 
 
-def _deadline(value: int | _Time | None) -> dict[str, int | None]:
+def _in_or_at(option: str, value: int | _Time | None) -> dict[str, int | None]:
     if isinstance(value, _Time):
-        return {"deadline": None, "deadline_at": value.at}
-    return {"deadline": value, "deadline_at": None}
+        return {option: None, f"{option}_at": value.at}
+    return {option: value, f"{option}_at": None}
 
 
 def _check_debounce(options: Options) -> None:
@@ -294,6 +301,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "retry": check_stored_retry,
     "timeout": positive_micros,
     "deadline": _time_or_duration,
+    "start_by": _time_or_duration,
+    "key_ttl": positive_micros,
     "tags": _names,
     "limits": _names,
     "metadata": check_metadata,

@@ -206,7 +206,7 @@ def _request(where: str, task: Any, args: tuple[Any, ...]) -> Request[Any]:
     given = request.options
     refused = {
         "key": given.key, "debounce": given.debounce, "run_at": given.run_at, "connection": given.connection,
-        "deadline": given.deadline_at,
+        "deadline": given.deadline_at, "start_by": given.start_by_at,
     }  # fmt: skip
     for option, value in refused.items():
         if value is not None:

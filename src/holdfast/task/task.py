@@ -211,6 +211,8 @@ class Task(Generic[P, R_co]):
             retry: Retry | None = ...,
             timeout: Duration | None = ...,
             deadline: Duration | datetime | None = ...,
+            start_by: Duration | datetime | None = ...,
+            key_ttl: Duration | None = ...,
             tags: Sequence[str] | None = ...,
             limits: Sequence[str] | None = ...,
             metadata: Mapping[str, Any] | None = ...,
@@ -239,6 +241,8 @@ class Task(Generic[P, R_co]):
                 retry: When to retry a failed attempt.
                 timeout: The limit for one attempt.
                 deadline: The limit for the whole run, as a duration or a point in time.
+                start_by: Cancel the run unless it starts in time, given as a duration or a point in time.
+                key_ttl: How long the idempotency key is used. By default it doesn't expire before the app's keys do.
                 tags: Labels to find the run by.
                 limits: Limits that replace those of the task.
                 metadata: Names and JSON values to find the run by, as in `app.runs(metadata=…)`. Not encrypted.

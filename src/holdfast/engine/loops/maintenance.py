@@ -45,6 +45,7 @@ class Pruner(Loop):
         self._pruned_events += events
         more = more_events or more
         more = self._store.retention.prune_limits() or more
+        more = self._store.retention.prune_expired_keys() or more
         if self._keep_keys is not None:
             more = self._store.retention.prune_keys(self._keep_keys) or more
         if more:

@@ -33,6 +33,7 @@ class TimerLoop(Loop):
     def tick(self) -> float:
         due = self._store.timers.due()
         overdue = self._fail_overdue(due)  # first, because an overdue run must not start
+        late = self._store.timers.cancel_unstarted() if _is_due(due.starts) else []
         changed = self._make_ready(due)
         if changed:
             self._on_ready()
@@ -40,7 +41,7 @@ class TimerLoop(Loop):
             self._on_failed(run)
         for run in overdue:
             self._log_overdue(run)
-        if changed or overdue:
+        if changed or overdue or late:
             return 0.0
         left = due.next()
         longest_s = SUCCESSOR_POLL_INTERVAL_S if due.held or due.queued else POLL_INTERVAL_S

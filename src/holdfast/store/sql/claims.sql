@@ -99,9 +99,10 @@ candidates as materialized (
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as tid, x.state, x.held, x.limits from {schema}runs x where x.ctid = candidates.tid offset 0 {lock_skip_locked}
+        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at from {schema}runs x where x.ctid = candidates.tid offset 0 {lock_skip_locked}
     ) r
-    where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
+    where r.state = 'ready' and r.held is null and r.limits is null and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
+    limit {limit}
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
@@ -116,11 +117,11 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {s
 -- packed
 -- Pick the first ready runs of the lanes without a lock, as they will be once claimed.
 --
--- The last column is the run's version. A statement that changes a column of a ready run that is read here must raise
+-- The limits of a run that should have started by now are empty: it isn't claimed. The last column is the run's version. A statement that changes a column of a ready run that is read here must raise
 -- its fence or its records. docs/claims.md explains the check.
 select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fence + 1, r.attempt + 1 - r.resumed, r.failures,
     r.deadline - {now}, r.args, r.options, r.generation, r.tenant, r.parent, case when r.resumed = 1 then r.spent else 0 end, r.undos,
-    r.ending, r.limits, 1000 * r.seq + r.fence + r.records))
+    r.ending, case when r.start_by <= {now} and r.started_at is null then '' else r.limits end, 1000 * r.seq + r.fence + r.records))
 from (
     select y.seq from {each(:lanes, lane bigint)} cross join {schema}runs y
     where each.lane not in (select id from {schema}paused_lanes) and y.seq in (

@@ -1,17 +1,25 @@
 -- name: add_keys
 -- Take idempotency keys and return those that were free. Waits for transactions that are taking the same key.
-insert into {schema}keys (scope, key, digest, run, created_at)
-select each.scope, each.key, each.digest, cast(each.run as {uuid}), {now}
-from {each(:rows, scope text, key text, digest text, run uuid)}
+insert into {schema}keys (scope, key, digest, run, created_at, expires_at)
+select each.scope, each.key, each.digest, cast(each.run as {uuid}), {now}, {now} + each.ttl
+from {each(:rows, scope text, key text, digest text, run uuid, ttl bigint)}
 where true
 on conflict do nothing
 returning scope, key
 
 -- name: find_keys
--- Find what is stored under these idempotency keys.
+-- Find what is stored under these idempotency keys, except those that have expired.
 select k.scope, k.key, k.digest, k.run
 from {each(:rows, scope text, key text)} join {schema}keys k on k.scope = each.scope and k.key = each.key
-where k.scope {among(:rows, scope text)} and k.key {among(:rows, key text)}
+where k.scope {among(:rows, scope text)} and k.key {among(:rows, key text)} and (k.expires_at is null or k.expires_at > {now})
+
+-- name: take_expired_keys
+-- Take idempotency keys that have expired.
+update {schema}keys set digest = each.digest, run = cast(each.run as {uuid}), created_at = {now}, expires_at = {now} + each.ttl
+from {each(:rows, scope text, key text, digest text, run uuid, ttl bigint)}
+where {schema}keys.scope {among(:rows, scope text)} and {schema}keys.key {among(:rows, key text)}
+and {schema}keys.scope = each.scope and {schema}keys.key = each.key and {schema}keys.expires_at <= {now}
+returning {schema}keys.scope, {schema}keys.key
 
 -- name: redirect_keys
 -- Let keys name the run that has the unique name instead of the one that was not created.
@@ -24,13 +32,14 @@ and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 -- Insert new runs, ready or scheduled. Leaves out those that exist (a repeat) and those whose unique or debounce name is
 -- taken.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, debounce, held, args, options,
-    tags, keep, keep_failed, created_at, limits, turn)
+    tags, keep, keep_failed, created_at, limits, turn, start_by)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.debounce, each.held, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, debounce text, held text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
+    each.max_crashes, each.unique_name, each.debounce, each.held, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})}),
+    coalesce(each.start_by_at, {stamp} + each.start_in)
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, debounce text, held text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint, start_by_at bigint, start_in bigint)}
 where true
 on conflict do nothing
 returning id, {notify_workers}
@@ -110,7 +119,7 @@ order by r.seq {lock}
 -- SQLite that it has changed (docs/claims.md). A parked run takes its limits again.
 with given as materialized (
     select each.*, coalesce(each.run_at, case when each.latest < {stamp} + each.delay then each.latest else {stamp} + each.delay end, {stamp}) as due
-    from {each(:rows, target uuid, lane bigint, priority int, run_at bigint, delay bigint, latest bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text)}
+    from {each(:rows, target uuid, lane bigint, priority int, run_at bigint, delay bigint, latest bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, start_by_at bigint, start_in bigint)}
 )
 update {schema}runs
 set lane = given.lane, priority = given.priority,
@@ -120,7 +129,8 @@ set lane = given.lane, priority = given.priority,
     held = case when held = 'full' then null else held end, parked_on = null,
     deadline = coalesce(given.deadline_at, {stamp} + given.deadline_in), lifetime = coalesce(given.deadline_at - {stamp}, given.deadline_in),
     max_crashes = given.max_crashes, args = given.args, options = given.options, tags = given.tags,
-    keep = given.keep, keep_failed = given.keep_failed, limits = given.limits
+    keep = given.keep, keep_failed = given.keep_failed, limits = given.limits,
+    start_by = coalesce(given.start_by_at, {stamp} + given.start_in)
 from given
 where {schema}runs.id {matching(:rows, target uuid)} and {schema}runs.id = given.target
 returning {schema}runs.id, {notify_workers}

@@ -44,7 +44,7 @@ candidates as materialized (
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
 )
 select r.id, r.limits from {schema}runs r
-where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null
+where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null and (r.start_by is null or r.start_by > {now} or r.started_at is not null)
 order by r.priority desc, r.turn, r.seq {lock_skip_locked}
 
 -- name: pick_limited
@@ -58,6 +58,7 @@ select json_group_array(json_array(id, limits)) from (
         order by x.priority desc, x.turn, x.seq limit {limit}
     )
     and exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
+    and (r.start_by is null or r.start_by > {now} or r.started_at is not null)
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
 

@@ -3,7 +3,7 @@
 select r.id, {raw(r.priority)}, {raw(r.turn)}, {raw(r.due_at)}, {raw(r.deadline)}, {raw(r.lifetime)}, {raw(r.fence)}, {raw(r.attempt)},
     {raw(r.failures)}, {raw(r.crashes)}, {raw(r.max_crashes)}, {raw(r.keep)}, {raw(r.records)}, {raw(r.created_at)}, {raw(r.claimed_at)},
     {raw(r.started_at)}, {raw(r.place)}, {raw(r.generation)}, {raw(r.resumed)}, {raw(r.spent)}, {raw(r.undos)}, {raw(r.pending)},
-    {raw(r.deaths)}, {raw(r.isolation)}, {raw(r.ready_at)}, {raw(r.keep_failed)},
+    {raw(r.deaths)}, {raw(r.isolation)}, {raw(r.ready_at)}, {raw(r.keep_failed)}, {raw(r.start_by)},
     {raw(r.tenant)}, {raw(r.unique_name)}, {raw(r.args)}, {raw(r.options)}, {raw(r.tags)}, {raw(r.root)}, {raw(r.parent)},
     {raw(r.spawn_key)}, {raw(r.ending)}, {raw(r.cause)}, {raw(r.progress)}, {raw(r.kind)}, {raw(r.node)}, {raw(r.plan)}, {raw(r.limits)},
     {raw(r.parked_on)}, {raw(r.session)}, {raw(r.debounce)}
@@ -24,12 +24,12 @@ set priority = each.priority, turn = each.turn, due_at = case when {schema}runs.
     deadline = each.deadline, lifetime = each.lifetime, fence = each.fence, attempt = each.attempt, failures = each.failures,
     crashes = each.crashes, max_crashes = each.max_crashes, keep = each.keep, records = each.records, created_at = each.created_at,
     claimed_at = each.claimed_at, started_at = each.started_at, place = each.place, generation = each.generation, resumed = each.resumed,
-    spent = each.spent, undos = each.undos, pending = each.pending, deaths = each.deaths, isolation = each.isolation, ready_at = each.ready_at, keep_failed = each.keep_failed,
+    spent = each.spent, undos = each.undos, pending = each.pending, deaths = each.deaths, isolation = each.isolation, ready_at = each.ready_at, keep_failed = each.keep_failed, start_by = each.start_by,
     tenant = each.tenant, unique_name = each.unique_name, args = each.args, options = each.options, tags = each.tags,
     root = cast(each.root as {uuid}), parent = cast(each.parent as {uuid}), spawn_key = each.spawn_key, ending = each.ending,
     cause = each.cause, progress = each.progress, kind = each.kind, node = each.node, plan = each.plan, limits = each.limits,
     parked_on = each.parked_on, session = each.session, debounce = each.debounce
-from {each(:rows, id uuid, priority int, turn bigint, due_at bigint, deadline bigint, lifetime bigint, fence bigint, attempt int, failures int, crashes int, max_crashes int, keep bigint, records int, created_at bigint, claimed_at bigint, started_at bigint, place int, generation int, resumed smallint, spent bigint, undos smallint, pending int, deaths int, isolation int, ready_at bigint, keep_failed bigint, tenant text, unique_name text, args text, options text, tags text, root uuid, parent uuid, spawn_key text, ending text, cause text, progress text, kind text, node text, plan text, limits text, parked_on text, session text, debounce text)}
+from {each(:rows, id uuid, priority int, turn bigint, due_at bigint, deadline bigint, lifetime bigint, fence bigint, attempt int, failures int, crashes int, max_crashes int, keep bigint, records int, created_at bigint, claimed_at bigint, started_at bigint, place int, generation int, resumed smallint, spent bigint, undos smallint, pending int, deaths int, isolation int, ready_at bigint, keep_failed bigint, start_by bigint, tenant text, unique_name text, args text, options text, tags text, root uuid, parent uuid, spawn_key text, ending text, cause text, progress text, kind text, node text, plan text, limits text, parked_on text, session text, debounce text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: last_history_number

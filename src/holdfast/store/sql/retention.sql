@@ -98,6 +98,15 @@ delete from {schema}keys where (scope, key) in (select old.scope, old.key from o
 and (select 1 from {schema}runs r where r.id = {schema}keys.run and r.finished_at is null) is null
 returning scope
 
+-- name: prune_expired_keys
+-- Delete idempotency keys that have expired, in small batches.
+with old as materialized (
+    select k.scope, k.key from {schema}keys k where k.expires_at is not null and k.expires_at <= {now}
+    order by k.expires_at limit 500 {lock_skip_locked}
+)
+delete from {schema}keys where (scope, key) in (select old.scope, old.key from old) and expires_at <= {now}
+returning scope
+
 -- name: prune_counters
 -- Delete counters that are unused and whose log has expired, in small batches; skip locked ones.
 with unused as materialized (

@@ -8,7 +8,7 @@ update {schema}runs set state = 'ready', due_at = null, ready_at = due_at, turn 
 returning id, {notify_workers}
 
 -- name: read_due_times
--- Read when the next run, wait, deadline and limit is due, whether held or queued runs or waiters of events are left, and
+-- Read when the next run, wait, deadline, limit and start is due, whether held or queued runs or waiters of events are left, and
 -- the time. No locks. The difference is computed in Python, where a corrupt time can't overflow.
 select (select min(due_at) from {schema}runs where state = 'scheduled'),
     (select min(due_at) from {schema}waits where outcome is null and due_at is not null),
@@ -16,12 +16,23 @@ select (select min(due_at) from {schema}runs where state = 'scheduled'),
     (select 1 from {schema}runs where held = 'quiescing' and session is null limit 1),
     (select 1 from {schema}runs where held = 'queued' limit 1),
     (select 1 from {schema}events where more = 1 limit 1),
-    (select min(look_at) from {schema}limits where look_at is not null), {now}
+    (select min(look_at) from {schema}limits where look_at is not null),
+    (select min(start_by) from {schema}runs where start_by is not null and started_at is null and finished_at is null), {now}
 
 -- name: pick_overdue_runs
 -- Pick unfinished runs past their deadline, and their parents, in small batches.
 select id, parent from {schema}runs where deadline is not null and finished_at is null and deadline <= {now}
 order by deadline limit 500
+
+-- name: pick_unstarted_runs
+-- Pick runs that should have started by now, and their parents, in small batches.
+select id, parent from {schema}runs
+where start_by is not null and started_at is null and finished_at is null and start_by <= {now}
+order by start_by limit 500
+
+-- name: find_unstarted
+-- Find those of these locked runs that have not started.
+select id from {schema}runs where id {among(:rows, id uuid)} and started_at is null
 
 -- name: release_held_runs
 -- Release runs that were held for code of a predecessor of the same unique name that has stopped.

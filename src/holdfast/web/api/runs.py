@@ -85,6 +85,8 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     if_taken: Literal["return", "queue", "replace", "cancel"] | None = None
     debounce: str | None = None
     max_delay: float | None = None
+    start_by: float | None = None
+    key_ttl: float | None = None
     tenant: str | None = None
     tags: list[str] | None = None
     metadata: dict[str, Any] | None = None
@@ -217,8 +219,7 @@ def _enqueue(call: ApiRequest) -> RunCreated:
     body: EnqueueRequest = call.body
     names = (
         "queue", "priority", "key", "unique", "if_taken", "debounce", "max_delay", "tags", "metadata", "delay",
-        "timeout",
-        "deadline",
+        "timeout", "deadline", "start_by", "key_ttl",
     )  # fmt: skip
     options: dict[str, Any] = {name: getattr(body, name) for name in names}
     options["tenant"] = effective_tenant(call, body.tenant)
