@@ -75,9 +75,9 @@ def test_a_page_shows_a_run_as_it_is_shown_alone(harness):
 def test_the_outcome_of_a_run_is_its_state_result_and_error(harness):
     harness.session("w")
     claim = harness.running("w")
-    assert harness.store.outcomes.read(claim.id) == ("running", None, None, None, None)
+    assert harness.store.outcomes.read(claim.id) == ("running", None, None, None, None, None)
     harness.end("w", claim, result="[1]")
-    assert harness.store.outcomes.read(claim.id) == ("done", "[1]", None, None, None)
+    assert harness.store.outcomes.read(claim.id) == ("done", "[1]", None, None, None, None)
 
 
 def test_a_missing_run_is_none(harness):

@@ -78,7 +78,7 @@ candidates as materialized (
             order by r.turn, r.seq limit {double_limit}
         ) union all (
             select near.tid, near.priority, near.turn, near.seq,
-                case when near.locker <> cast('0' as xid) then 2 when near.seq % 16 <> each.share then 1 else 0 end
+                case when near.locker <> cast('0' as xid) then 2 when near.seq % cast(16 as bigint) <> each.share then 1 else 0 end
             from (
                 (
                     select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
