@@ -30,7 +30,7 @@ INTERNAL_TYPES = {
     "SyncExecutorProtocol", "WorkerComponents",
 }  # fmt: skip
 """Named by attributes and constructors of public classes that only the library itself uses."""
-LAZY_MODULES = ("psycopg", "rich", "starlette", "jinja2", "click", "opentelemetry", "prometheus_client")
+LAZY_MODULES = ("psycopg", "rich", "starlette", "jinja2", "click", "opentelemetry", "prometheus_client", "uvloop")
 LAZY_MODULES += ("sqlite3", "holdfast.store.store", "holdfast.engine.worker", "holdfast.control.control")
 
 
@@ -183,7 +183,7 @@ def test_dependencies_of_users_have_an_upper_bound_and_the_build_is_pinned():
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = pyproject["project"]["optional-dependencies"]
     required = [*pyproject["project"]["dependencies"]]
-    for name in ("postgres", "dashboard", "otel", "prometheus", "uvloop"):
+    for name in ("postgres", "dashboard", "otel", "prometheus"):
         required += extras[name]
     assert [each for each in required if "<" not in each] == ["tzdata"]  # its version is a date
     (build,) = pyproject["build-system"]["requires"]
