@@ -546,6 +546,8 @@ class Holdfast:
         grace: Duration = 25,
         wait_for_database: bool = False,
         threads: int = 40,
+        max_resident: int = 1000,
+        max_resident_bytes: int = 64 * 1024 * 1024,
     ) -> Worker:
         """Create a worker. Use it in a `with` block, or call its `run()` or `drain()`.
 
@@ -557,6 +559,9 @@ class Holdfast:
             wait_for_database: Whether to retry at the start until the database is available. By default the worker
                 raises StoreUnavailable at once.
             threads: How many of the runs may be `def` tasks, which execute in threads.
+            max_resident: How many suspended `async def` functions stay in memory, where they resume without a replay.
+                0 turns it off.
+            max_resident_bytes: How much memory they may take, as estimated from their payloads.
         """
         # Imported here because processes that only enqueue don't need the engine.
         from holdfast.engine.components import WorkerComponents, WorkerSettings
@@ -571,6 +576,8 @@ class Holdfast:
             keep_events=self._keep_events,
             keep_keys=self._keep_keys,
             wait_for_database=wait_for_database,
+            max_resident=_checked_count(max_resident, "max_resident"),
+            max_resident_bytes=_checked_count(max_resident_bytes, "max_resident_bytes"),
         )
         client = self._client
         components = WorkerComponents(
@@ -650,6 +657,12 @@ def _checked_slots(slots: int, name: str) -> int:
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= MAX_CONCURRENCY:
         raise ConfigError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY:,}, not {slots!r}")
     return slots
+
+
+def _checked_count(count: int, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigError(f"{name} must be an integer of at least 0, not {count!r}")
+    return count
 
 
 def _checked_lease(lease: Duration) -> float:

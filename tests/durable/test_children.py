@@ -196,7 +196,7 @@ def test_a_map_of_a_thousand_resumes_its_parent_once_and_keeps_its_concurrency(a
         return len(got)
 
     run = parent.enqueue()
-    drain(app)
+    drain(app, max_resident=0)
     assert run.result(timeout=5) == 1000
     assert len(ledger.lines()) == 2
     assert kinds(run) == ["enqueued", "started", "waiting", "resumed", "done"]

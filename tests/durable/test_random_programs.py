@@ -48,7 +48,7 @@ def check(seen, program):
         assert after[: len(before)] == before, f"{program}: user code saw another order in a replay"
 
 
-def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
+def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_resident=0):
     interpreter = Interpreter(app, ledger)
 
     @settings(SETTINGS, max_examples=examples)
@@ -71,10 +71,10 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
                 assert counts[name] >= 2
         annotated = [line.split()[1] for line in seen[-1] if line.startswith("has annotate")]
         assert run.info().metadata.get("last") == (annotated[-1] if annotated else None), f"{program}: {seen[-1]}"
-        if any(name.startswith(("wait", "crash")) for name in names(program)):
+        if max_resident == 0 and any(name.startswith(("wait", "crash")) for name in names(program)):
             assert len(seen) > 1, f"{program}: it wasn't interrupted"
 
-    with app.worker(concurrency=concurrency):
+    with app.worker(concurrency=concurrency, max_resident=max_resident):
         each()
 
 
@@ -82,18 +82,22 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
     run_programs(app, ledger, 40, (*STEPS, "wait", "wait"))
 
 
-def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger):
-    run_programs(app, ledger, 40, (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate"), concurrency=2)
+@pytest.mark.parametrize("max_resident", [0, 1000])
+def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
+    leaves = (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate")
+    run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 
-def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger):
-    run_programs(app, ledger, 25, (*STEPS, "wait", "annotate", "crash"), concurrency=2)
+@pytest.mark.parametrize("max_resident", [0, 1000])
+def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
+    run_programs(app, ledger, 12, (*STEPS, "wait", "annotate", "crash"), concurrency=2, max_resident=max_resident)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("max_resident", [0, 1000])
 @pytest.mark.parametrize("concurrency", [1, 20])
 @pytest.mark.parametrize(
     "leaves", [(*STEPS, "wait"), (*STEPS, "wait", "sleep", "child", "broken"), (*STEPS, "wait", "crash")]
 )
-def test_large_programs_resume_with_the_same_history(app, ledger, leaves, concurrency):
-    run_programs(app, ledger, 300, leaves, widest=6, concurrency=concurrency)
+def test_large_programs_resume_with_the_same_history(app, ledger, leaves, concurrency, max_resident):
+    run_programs(app, ledger, 300, leaves, widest=6, concurrency=concurrency, max_resident=max_resident)

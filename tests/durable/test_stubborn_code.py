@@ -29,7 +29,7 @@ def test_code_that_keeps_swallowing_its_suspension_does_not_block_other_runs(app
     async def other() -> str:
         return "done"
 
-    with app.worker(grace=0.1):
+    with app.worker(grace=0.1, max_resident=0):
         run = stubborn.enqueue()
         wait_until(lambda: "waiting" in kinds(run))
         assert other.enqueue().result(timeout=30) == "done"

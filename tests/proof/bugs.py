@@ -15,6 +15,7 @@ import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
+from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.claimer import Claimer
 from holdfast.engine.loops.committer import Committer
@@ -333,6 +334,11 @@ BUGS = (
     code(
         "renew-stalled", "a worker whose event loop is blocked keeps its runs forever", StallHandler,
         "_free_runs", lambda *_: None,
+    ),
+    code(
+        "resident-stale", "a suspended function in memory continues although another worker had its run",
+        ResidentFunction, "is_current", lambda *_: True,
+        test="tests/durable/test_resident.py::test_a_copy_whose_run_another_worker_had_is_discarded",
     ),
     code(
         "keep-off", "after a slow claim, the head of the lane isn't scanned for an unbounded time", ScanPolicy,

@@ -89,7 +89,12 @@ class SimulatedWorker:
             self.process.store,
             environment.app.registry,
             environment.app._hooks,
-            WorkerSettings(concurrency=concurrency, lease=LEASE_S, grace=sim.random.choice((0.0, 0.5))),
+            WorkerSettings(
+                concurrency=concurrency,
+                lease=LEASE_S,
+                grace=sim.random.choice((0.0, 0.5)),
+                max_resident=sim.random.choice((0, 1, 1000)),
+            ),
             lambda id: client.info(UUID(id)),
             client,
             environment.app._schedule_registry,

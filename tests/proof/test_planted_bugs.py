@@ -38,8 +38,9 @@ def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
-def test_a_head_scan_that_is_postponed_without_bound_is_caught_by_its_test():
-    assert catch_apart("keep-off").test is not None
+@pytest.mark.parametrize("name", ["keep-off", "resident-stale"])
+def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):
+    assert catch_apart(name).test is not None
 
 
 @pytest.mark.slow

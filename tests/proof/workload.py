@@ -20,7 +20,7 @@ Program = list[Any]
 RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
 EVENTS = ("dawn", "noon", "dusk")
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo")
+MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps")
 ALONE = ("give up",)
 """Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
 DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo")
@@ -295,6 +295,12 @@ class ProgramRunner:
 
     async def do_sleep(self, name: str, turns: int, _event: str) -> Any:
         return await self.ctx.sleep(turns / 8, name=name)
+
+    async def do_naps(self, name: str, turns: int, event: str) -> Any:
+        """Be suspended several times, so that different workers continue the run."""
+        for at in range(turns + 1):
+            await self.ctx.sleep(0.3, name=f"{name}-{at}")
+            self.expect(f"{name}-{at}", await self.ctx.step(self.step, f"{name}-{at}", 0))
 
     async def do_event(self, name: str, turns: int, event: str) -> Any:
         self.observer.on_wait(f"{event} {self.run} {name}")

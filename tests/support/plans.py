@@ -210,6 +210,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "pick_isolated": ({}, "holdfast_runs_held"),
     "list_owned": ({}, "holdfast_runs_owned"),
     "find_running": ({}, "runs_pkey"),
+    "find_suspended": ({}, "runs_pkey"),
     "count_claimed": (SESSIONS, "holdfast_runs_owned"),
     "add_keys": (KEYS, None),
     "find_keys": (KEYS, "keys_pkey"),

@@ -48,6 +48,13 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
     show_default=True,
     help="How long running runs may finish after a stop signal.",
 )
+@click.option(
+    "--max-resident",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="How many suspended async functions stay in memory, where they resume without a replay.",
+)
 @click.option("--fail-fast", is_flag=True, help="Exit if the database is unavailable at the start.  [default: wait]")
 @click.option("--verbose", "-v", is_flag=True, help="Log every run.")
 @click.option(
@@ -73,6 +80,7 @@ def worker(
     processes: int | None,
     lease: float,
     grace: float,
+    max_resident: int,
     fail_fast: bool,
     verbose: bool,
     log_format: LogFormat,
@@ -95,7 +103,7 @@ def worker(
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
     options = [f"--concurrency={concurrency}", f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
-    options += [f"--log-format={log_format}"]
+    options += [f"--max-resident={max_resident}", f"--log-format={log_format}"]
     options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
     options += ["--fail-fast"] * fail_fast
     command = [sys.executable, "-m", "holdfast.cli", *_shared_arguments(shared), "worker", *options]
@@ -125,7 +133,7 @@ def worker(
         _serve_metrics(app, *metrics_at)
     worker = app.worker(
         queues=names, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
-        wait_for_database=not fail_fast,
+        wait_for_database=not fail_fast, max_resident=max_resident,
     )  # fmt: skip
     if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):

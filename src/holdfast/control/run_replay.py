@@ -143,6 +143,9 @@ class ReadOnlyServices:
     def stop(self, attempt: Any, order: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal(f"end by {order}")
 
+    def suspend(self, executor: Any) -> NoReturn:  # noqa: ARG002
+        raise _refusal("suspend")
+
     def transact(self, attempt: Any, command: Any, work: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("run a transaction")
 

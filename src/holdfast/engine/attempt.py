@@ -38,6 +38,7 @@ from holdfast.telemetry import log
 from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
 
 if TYPE_CHECKING:
+    from holdfast.engine.durable.async_executor import AsyncExecutor
     from holdfast.engine.durable.plans import OperationPlans
     from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.threads import ThreadCall
@@ -101,6 +102,8 @@ class Attempt(msgspec.Struct, eq=False):
     """Whether it runs without other runs in the process, because processes that ran it have died."""
     plans: OperationPlans | None = None
     """The plans of a durable function that has started."""
+    resident: AsyncExecutor | None = None
+    """The executor of a resident function that continues as this attempt."""
     on_child_end: Callable[[Sequence[Any]], None] | None = None
     """Takes the end of a child (id, state, result, error) that ran in this worker. From any thread."""
     waits_for: Sequence[str] = ()

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt, Session, StopReason, WorkerState, worker_name
+from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
@@ -53,6 +55,8 @@ class WorkerSettings:
     keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     keep_keys: int | None = None
     wait_for_database: bool = False
+    max_resident: int = 1000
+    max_resident_bytes: int = 64 * 1024 * 1024
 
 
 class WorkerComponents:
@@ -89,9 +93,10 @@ class WorkerComponents:
         self.lifespan = Lifespan(hooks)
         self.timer_thread = TimerThread()
         self.monitor = LoopMonitor()
+        self.residents = ResidentFunctions(settings.max_resident, settings.max_resident_bytes)
         self.runner = runner = Runner(
             settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks,
-            store.payloads.limit,
+            self.residents, store.payloads.limit,
         )  # fmt: skip
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
@@ -100,7 +105,14 @@ class WorkerComponents:
         self.claimer = Claimer(store, state, self.lanes, runner, self.queue, self.monitor, self.failures, lease)
         runner.on_free_slot, self.monitor.on_recovered = self.claimer.slot_freed, self.claimer.wake
         self.committer = Committer(
-            store, state, self.queue, self.claimer, self.failures.notify, self._after_commit, self._stop_lost_attempts
+            store,
+            state,
+            self.queue,
+            self.claimer,
+            self.failures.notify,
+            self._after_commit,
+            self._stop_lost_attempts,
+            self.residents.confirm,
         )
         self.wait_poller = WaitPoller(store)
         freezes = FreezeDetector(state, lease)
@@ -169,6 +181,7 @@ class WorkerComponents:
         log.session_lost(session.id, reason, sorted(attempt.label for attempt in attempts))
         self.runner.stop(attempts, "lost")
         self.state.remove(attempts)
+        self.residents.close()  # they continue only in the session in which they were suspended
         self.heartbeat.wake()
 
     def _new_session(self) -> Session:
@@ -252,6 +265,9 @@ class ExecutorServices:
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         self._components.runner.stop([attempt], reason)
+
+    def suspend(self, executor: AsyncExecutor) -> bool:
+        return self._components.runner.suspend(executor)
 
     def is_claimed(self, run: str) -> bool:
         return self._components.state.find(run) is not None

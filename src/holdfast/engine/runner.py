@@ -16,10 +16,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.engine.attempt import Attempt, Cancellable, StopReason, WorkerState
-from holdfast.engine.durable.async_executor import AsyncExecutor, watch_timers
+from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.engine.durable.enclosing_timeouts import watch_timers
 from holdfast.engine.durable.executor import Arguments
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.processes.pool import ProcessPool
@@ -109,6 +111,7 @@ class Runner:
         timer_thread: TimerThread,
         monitor: LoopMonitor,
         hooks: Hooks,
+        residents: ResidentFunctions,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self.concurrency = concurrency
@@ -124,6 +127,7 @@ class Runner:
         self._queue = queue
         self._timer_thread = timer_thread
         self._monitor = monitor
+        self.residents = residents
         self._busy_thread_slots = 0
         self._busy_process_slots = 0
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
@@ -136,7 +140,7 @@ class Runner:
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop for coroutines and their timers."""
-        self._loop = loop
+        self._loop = self.residents.loop = loop
         self._monitor.watch(loop)
         watch_timers(loop)
 
@@ -168,6 +172,7 @@ class Runner:
             self.on_free_slot()
 
     def close(self) -> None:
+        self.residents.close()
         self._threads.close(THREAD_END_TIMEOUT_S)
         self._processes.close()
 
@@ -223,7 +228,24 @@ class Runner:
         self._monitor.answered()
         for attempt in attempts:
             self._set_timer(attempt, self.loop.call_later)
-            attempt.loop_task = self.loop.create_task(self._run_on_loop(attempt))
+            if attempt.resident is None:
+                attempt.loop_task = self.loop.create_task(self._run_on_loop(attempt))
+            else:
+                self._resume(attempt, attempt.resident)
+
+    def _resume(self, attempt: Attempt, executor: AsyncExecutor) -> None:
+        """Let a resident function continue as this attempt."""
+        attempt.resident = None
+        if (end := _end_before_start(attempt)) is not None:
+            executor.discard()
+            self._cancel_timer(attempt)
+            self._finish(attempt, end)
+            return
+        with attempt.lock:
+            attempt.started = True
+        if attempt.telemetry is not None:
+            attempt.telemetry.begin()
+        executor.resume(attempt)
 
     def _start_in_thread(self, attempt: Attempt) -> bool:
         """Start an attempt in a thread, which may wait for a process. Release it if no thread can be started."""
@@ -257,7 +279,10 @@ class Runner:
             try:
                 end = await executor.run(call)
             except GeneratorExit as error:  # raised by user code through a future: asyncio throws it in here
-                end = attempt.failed(error)
+                end = executor.current.failed(error)
+            if executor.is_discarded:
+                return
+            attempt = executor.current  # a resident function ends in a later attempt than it began
         else:
             current_scope.set(attempt.job_scope())
             try:
@@ -333,6 +358,20 @@ class Runner:
             return attempt.failed(error)
 
     # Ending
+
+    def suspend(self, executor: AsyncExecutor) -> bool:
+        """Suspend a function that waits and keep it in memory. Return False if that isn't possible. On the loop."""
+        attempt = executor.current
+        if not self.residents.accepts(executor):
+            return False
+        with attempt.lock:
+            if attempt.stop_reason is not None or attempt.reported:
+                return False
+            attempt.stop_reason = "suspend"
+        self._cancel_timer(attempt)
+        self.residents.add(executor)
+        self._finish(attempt, executor.suspend())
+        return True
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Report the end of an attempt whose code has stopped, and free its slot.

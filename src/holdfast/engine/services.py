@@ -20,6 +20,7 @@ from holdfast.telemetry import log
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, StopReason
+    from holdfast.engine.durable.async_executor import AsyncExecutor
 
 T = TypeVar("T")
 
@@ -88,6 +89,9 @@ class WorkerServices(Protocol):
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         """Make the code of an attempt stop, for this reason."""
+
+    def suspend(self, executor: AsyncExecutor) -> bool:
+        """Suspend a function that waits and keep it in memory. Return False if there is no room for it."""
 
     def is_claimed(self, run: str) -> bool:
         """Return whether this worker executes the run at present."""

@@ -316,6 +316,7 @@ class Worker:
             CLEANUP_GRACE_S,
             self._is_hurried,
         )
+        components.residents.close()
 
     def _flush_and_notify(self) -> None:
         """Make all ends durable and call the failure hooks for them, before the stop hooks run."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -356,10 +357,17 @@ class ClaimStore(StoreModule):
 
     def find_running(self, session: str, runs: Sequence[str]) -> set[ClaimKey]:
         """Return id and fence of those of the runs that are running in this session."""
+        return self._find("find_running", runs, session=session)
+
+    def find_suspended(self, runs: Sequence[str]) -> set[ClaimKey]:
+        """Return id and fence of those of the runs that no session has and that haven't ended."""
+        return self._find("find_suspended", runs)
+
+    def _find(self, statement: str, runs: Sequence[str], **more: Any) -> set[ClaimKey]:
         found: set[ClaimKey] = set()
         for batch in in_batches(runs, len):
-            running = self._execute("heartbeat", "find_running", session=session, rows=id_rows(batch))
-            found.update((str(id), fence) for id, fence in running)
+            rows = self._execute("heartbeat", statement, rows=id_rows(batch), **more)
+            found.update((str(id), fence) for id, fence in rows)
         return found
 
 

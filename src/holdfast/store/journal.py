@@ -166,12 +166,22 @@ class Journal(StoreModule):
         last = {str(run): n or 0 for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
         for run, generation in runs:
             self._load_rest(purpose, run, generation, loaded[run], tenants, last[run])
+        self._load_waits(loaded, rows, purpose)
+        return loaded
+
+    def load_waits(self, runs: Sequence[tuple[str, int]]) -> dict[str, LoadedHistory]:
+        """Load only the waits of runs."""
+        loaded = {run: LoadedHistory() for run, _ in runs}
+        rows = json_rows({"run": run, "generation": generation} for run, generation in runs)
+        self._load_waits(loaded, rows, "pick")
+        return loaded
+
+    def _load_waits(self, loaded: dict[str, LoadedHistory], rows: str, purpose: str) -> None:
         for run, key, kind, outcome, value, due_at, now in self._execute(purpose, "load_waits", rows=rows):
             if type(key) is not str or type(kind) is not str:
                 raise TypeError(f"the type of wait {key!r} is wrong")
             resolved = None if outcome is None else WaitOutcome(outcome, value)
             loaded[str(run)].waits.append(LoadedWait(key, kind, resolved, time_left(due_at, now)))
-        return loaded
 
     def _load_rest(
         self,

@@ -1,21 +1,28 @@
 """Execute an `async def` durable function on the event loop.
 
 A branch that waits awaits a future; it never raises. When all branches wait and nothing has happened for a moment, the
-executor closes the context and cancels the run's tasks. Whatever they raise counts as the suspension.
+run is suspended. If there is room, its function stays in memory (`resident.py`). Otherwise the executor closes the
+context and cancels the run's tasks; whatever they raise counts as the suspension.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
+from holdfast.engine.durable.enclosing_timeouts import (
+    TimeoutTimer,
+    enclosing_timeout_error,
+    enclosing_timers,
+    pending_timers,
+    reject_inside_timeout,
+)
 from holdfast.engine.durable.executor import (
     BUSY_SUSPEND_DELAY_S,
     MAX_WRITES_AHEAD,
@@ -33,9 +40,7 @@ from holdfast.engine.durable.plans import ChildRead, OperationPlans, Read, StepR
 from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
-from holdfast.errors import Fatal
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.step_keys import key_label
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
     RUN_LOST,
@@ -112,9 +117,10 @@ class AsyncExecutor(Executor):
     """Performs the operations of one attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_loading", "_loop",
-        "_next_due_s", "_open_waits", "_other_activity", "_outcomes", "_rejected_calls", "_resumes", "_services",
-        "_started", "_timeouts", "_unregistered", "_waits_for_others", "calls", "current", "plans", "unrecorded",
+        "_ahead", "_child_ends", "_child_waits", "_closed", "_delivery", "_finished", "_is_resident", "_loading",
+        "_loop", "_next_due_s", "_open_waits", "_other_activity", "_outcomes", "_rejected_calls", "_resume_waiters",
+        "_resumes", "_services", "_started", "_timers", "_unregistered", "_waits_for_others", "calls", "current",
+        "is_discarded", "payload_chars", "plans", "unrecorded",
     )  # fmt: skip
 
     def __init__(
@@ -125,10 +131,16 @@ class AsyncExecutor(Executor):
         self.calls = StepCalls(attempt, plans.history, services, loop)
         self.unrecorded: list[str] = []
         """Keys of the unrecorded operations that a replay has reached."""
+        self.payload_chars = len(attempt.claim.args or "")
+        """The length of the arguments and of all outcomes that user code has received."""
+        self.is_discarded = False
+        """Whether the function left memory while it was suspended. Then its code has no attempt that could end."""
+        self._is_resident = False
         self._services = services
         self._loop = loop
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
-        self._timeouts = EnclosingTimeouts(loop)
+        self._timers: list[TimeoutTimer] = []
+        enclosing_timers.set(self._timers)
         self._ahead: WritesAhead | None = None  # spawned children
         self._outcomes = WritesAhead()  # outcomes of waits
         self._loading: asyncio.Task[Any] | None = None
@@ -141,6 +153,7 @@ class AsyncExecutor(Executor):
         self._other_activity = 0
         self._closed = False
         self._rejected_calls = 0
+        self._resume_waiters: list[asyncio.Future[Any]] = []
         self._resumes = 0
         self._next_due_s = float("inf")
         self._waits_for_others = False
@@ -163,15 +176,19 @@ class AsyncExecutor(Executor):
             value = await attempt.signature.fn(Context(self), *args, **kwargs)
             if self._ahead is not None:
                 await self._ahead.wait(self._new_future)
-            end = attempt.returned(value)
+            end = self.current.returned(value)
         except BaseException as error:
-            end = failed_end(attempt, self.plans, error)
+            end = failed_end(self.current, self.plans, error)
         finally:
             current_scope.reset(token)
-            if progress := self.plans.late_progress():
-                self._submit_unawaited(progress)
             self.close()
-        suspended = attempt.stop_reason == "suspend"
+        return end if self.is_discarded else self._completed(end)
+
+    def _completed(self, end: AttemptEnd) -> AttemptEnd:
+        """Write what an attempt leaves behind when it ends or is suspended, and note drift in its end."""
+        if progress := self.plans.late_progress():
+            self._submit_unawaited(progress)
+        suspended = self.current.stop_reason == "suspend"
         if drift := self.plans.history.drift(returned=end.kind == "done", suspended=suspended):
             end.drift = drift.to_json()
         return end
@@ -229,6 +246,8 @@ class AsyncExecutor(Executor):
 
     async def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""
+        while self._is_resident:
+            await self._until_resumed()
         if self._closed or self.current.stop_reason is not None:
             await self._reject_call()
         task = asyncio.current_task(self._loop)  # Given the loop, it needs no system call to find it.
@@ -242,6 +261,12 @@ class AsyncExecutor(Executor):
         if self._rejected_calls > MAX_REJECTED_CALLS:  # An endless loop would keep the event loop from other runs.
             await self._loop.create_future()
         raise asyncio.CancelledError("the run is suspended or has ended; its context can't be used")
+
+    async def _until_resumed(self) -> None:
+        """Wait until the run is claimed again: code that waits for something else may reach the context before."""
+        future = self._new_future()
+        self._resume_waiters.append(future)
+        await future
 
     def check(self) -> None:
         if self._closed or self.current.stop_reason is not None:
@@ -294,6 +319,7 @@ class AsyncExecutor(Executor):
 
     async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Any:
         n, data = checkpoint.n, None
+        self.payload_chars += len(checkpoint.value or "")
         self._delivery.note_activity()
         try:
             # Tasks that user code created before this call must start before it gets its result, as they did live.
@@ -398,7 +424,8 @@ class AsyncExecutor(Executor):
 
     async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:
         history = self.plans.history
-        self._timeouts.check(wait.key)
+        if self._timers:
+            reject_inside_timeout(wait.key, self._timers, self._loop)
         if self._ahead is not None:
             await self._ahead.wait(self._new_future)
         opened = OpenWait(wait, read, self._new_future(), child)
@@ -502,6 +529,8 @@ class AsyncExecutor(Executor):
         self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
 
     def _on_resolved(self, key: str, outcome: WaitOutcome, data: Any = None) -> None:
+        if self._is_resident:  # `resume` delivers it
+            return
         opened = self._open_waits.pop(key, None)
         if opened is None or self._closed:
             return
@@ -534,6 +563,7 @@ class AsyncExecutor(Executor):
 
     def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome, data: Any = None) -> None:
         future = opened.future
+        self.payload_chars += len(outcome.value or "")
         if opened.read is None or data is not None:
             self._delivery.deliver(n, future, WaitResult(n, outcome, data))
             return
@@ -561,7 +591,7 @@ class AsyncExecutor(Executor):
 
     def _suspend_soon(self) -> None:
         """Check in a moment whether the run can be suspended, if nothing but waits is left."""
-        if self._open_waits and self._started == self._finished and not self._closed:
+        if self._open_waits and self._started == self._finished and not (self._closed or self._is_resident):
             delay_s = suspend_delay_s(
                 due_in_s=self._next_due_s - self._loop.time(),
                 waits_for_others=self._waits_for_others,
@@ -573,7 +603,7 @@ class AsyncExecutor(Executor):
 
     def _suspend_if_quiet(self, activity: int, iterations: int) -> None:
         is_active = self._activity != activity or self._started != self._finished
-        if is_active or not self._open_waits or self._closed:
+        if is_active or not self._open_waits or self._closed or self._is_resident:
             return
         if not self._delivery.is_idle:
             self._loop.call_later(BUSY_SUSPEND_DELAY_S, self._suspend_if_quiet, activity, 0)
@@ -587,12 +617,54 @@ class AsyncExecutor(Executor):
         if self._unregistered:
             self._register_local_waits()
             return
-        if self._timeouts.has_pending:
+        if self._timers and pending_timers(self._timers, self._loop):
             self._reject_open_waits()
             return
         self.current.waits_for = sorted(self._open_waits)
+        if not self._services.suspend(self):
+            self.close()
+            self._services.stop(self.current, "suspend")
+
+    def suspend(self) -> AttemptEnd:
+        """Stay in memory without an attempt, until `resume` or `discard`; return the end of the attempt."""
+        self._is_resident = True
+        return self._completed(self.current.suspended())
+
+    def resume(self, attempt: Attempt) -> None:
+        """Continue as the next attempt of the run, with the outcomes of the waits that were resolved meanwhile."""
+        last, self.current = self.current, attempt
+        attempt.loop_task, attempt.stop_signal = last.loop_task, last.stop_signal
+        attempt.plans, attempt.on_child_end = self.plans, self.child_ended
+        self.calls.attempt, self.calls.claim = attempt, attempt.claim
+        self.plans.continue_with(attempt.claim)
+        self._is_resident = False
+        self._resumes = 0
+        self._next_due_s = float("inf")
+        waits = attempt.loaded_history.waits if attempt.loaded_history is not None else []
+        resolved = [wait for wait in waits if wait.outcome is not None]
+        if sum(wait.kind == "children" for wait in resolved) > 1:
+            self.plans.reload_spawned()
+        for wait in waits:
+            if wait.outcome is not None:
+                self._on_resolved(wait.key, wait.outcome)
+            elif wait.due_in is not None:
+                self._next_due_s = min(self._next_due_s, self._loop.time() + wait.due_in / MICROS_PER_SECOND)
+        if self._open_waits:
+            self._services.watch(self)
+            self._suspend_soon()
+        waiters, self._resume_waiters = self._resume_waiters, []
+        for future in waiters:
+            self._delivery.futures.discard(future)
+            if not future.done():
+                future.set_result(None)
+
+    def discard(self) -> None:
+        """Remove a suspended function from memory."""
+        self.is_discarded = True
+        self._is_resident = False
         self.close()
-        self._services.stop(self.current, "suspend")
+        if self.current.loop_task is not None:
+            self.current.loop_task.cancel()
 
     def _register_again(self, keys: set[str]) -> None:
         """Register waits that user code cancelled in an earlier attempt and doesn't cancel in this one."""
@@ -660,6 +732,8 @@ class AsyncExecutor(Executor):
             else:
                 result = await calls.run(self, step, key, started_ns)
             result.duration_us = (monotonic_ns() - started_ns) // 1000
+            if result.text is not None:
+                self.payload_chars += len(result.text)
             return result
         finally:
             if span is not None:
@@ -687,101 +761,3 @@ class AsyncExecutor(Executor):
                 return await self._await_cancellation()
             await self._await(self._deliver(result.n, None))
         return result
-
-
-# Timeouts of the event loop around durable waits
-#
-# `asyncio.timeout` and similar functions set a timer on the event loop. A suspended function leaves memory with its
-# timers: such a timeout would never fire, or would start over with each replay. So a wait inside one is rejected with
-# an error that names the wait's own `timeout=`. Around steps, which run in memory, they work as usual.
-#
-# The event loop reports the timers that the body of a durable function sets. Their callbacks identify them:
-# `asyncio.timeout` and `timeout_at`, `asyncio.wait_for` and `asyncio.wait`, and the cancel scopes of anyio.
-
-_TIMEOUT_CALLBACKS = {"_on_timeout", "_release_waiter", "_timeout"}
-_TIMEOUT_PACKAGES = {"asyncio", "anyio", "async_timeout"}
-_MAX_TIMERS = 16
-"""When there are this many timers, those that have expired or were cancelled are removed."""
-
-
-class TimeoutTimer(NamedTuple):
-    """A timer of the event loop that cancels the code inside a timeout."""
-
-    handle: asyncio.TimerHandle
-    callback: Callable[..., Any]
-    args: tuple[Any, ...]
-
-    def encloses(self, task: asyncio.Task[Any]) -> bool:
-        """Return whether the timeout would cancel this task."""
-        if self.callback.__name__ == "_release_waiter":  # asyncio.wait_for of Python 3.11 creates a task of its own.
-            callbacks: Iterable[Any] = getattr(task, "_callbacks", None) or ()
-            return any(isinstance(each, partial) and each.args == self.args for each, _ in callbacks)
-        owner = getattr(self.callback, "__self__", None)
-        return task in (getattr(owner, "_task", None), getattr(owner, "_host_task", None))
-
-
-class EnclosingTimeouts:
-    """The timeouts that the body of one attempt has set."""
-
-    __slots__ = ("_loop", "_timers")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._timers: list[TimeoutTimer] = []
-        _enclosing_timeouts.set(self)
-
-    def add(self, timer: TimeoutTimer) -> None:
-        if len(self._timers) >= _MAX_TIMERS:
-            self._timers = self._pending()
-        self._timers.append(timer)
-
-    def _pending(self) -> list[TimeoutTimer]:
-        """Return the timeouts that haven't expired and whose block hasn't ended."""
-        now = self._loop.time()
-        return [timer for timer in self._timers if not timer.handle.cancelled() and timer.handle.when() > now]
-
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._timers and self._pending())
-
-    def check(self, wait: str) -> None:
-        """Reject a wait of the current task inside a timeout; `wait` is its key."""
-        if self._timers:
-            task = asyncio.current_task(self._loop)
-            if task is not None and any(timer.encloses(task) for timer in self._pending()):
-                raise enclosing_timeout_error(wait)
-
-
-_enclosing_timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts", default=None)
-
-
-def enclosing_timeout_error(key: str) -> Fatal:
-    return Fatal(
-        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
-        "event loop, which doesn't survive a suspension; pass timeout= to the wait itself (ctx.wait_for, ctx.receive), "
-        "or race it against ctx.sleep"
-    )
-
-
-def watch_timers(loop: asyncio.AbstractEventLoop) -> None:
-    """Make the event loop report the timeouts that bodies of durable functions set. Idempotent."""
-    if getattr(loop, "_holdfast_watched", False):
-        return
-    with suppress(AttributeError):  # On a loop that can't be patched, a timeout around a wait goes unnoticed.
-        loop._holdfast_watched = True  # type: ignore[attr-defined]
-        loop.call_at = _reporting_timeouts(loop.call_at)  # type: ignore[assignment, method-assign]
-        loop.call_later = _reporting_timeouts(loop.call_later)  # type: ignore[assignment, method-assign]
-
-
-def _reporting_timeouts(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.TimerHandle]:
-    @wraps(call)
-    def reporting(when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> asyncio.TimerHandle:
-        handle = call(when, callback, *args, **context)
-        is_timeout = getattr(callback, "__name__", None) in _TIMEOUT_CALLBACKS
-        if is_timeout and callback.__module__.partition(".")[0] in _TIMEOUT_PACKAGES:
-            timeouts, current = _enclosing_timeouts.get(), current_scope.get()
-            if timeouts is not None and current is not None and current.in_body:
-                timeouts.add(TimeoutTimer(handle, callback, args))
-        return handle
-
-    return reporting

@@ -137,9 +137,9 @@ class OperationPlans:
 
     __slots__ = (
         "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
-        "_is_replaying", "_joined_outcomes",
-        "_reader", "_spawned", "_step_record", "_timeouts", "_unused_numbers", "claim", "compensations", "has_undos",
-        "has_waited", "history", "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
+        "_is_replaying", "_joined_outcomes", "_reader", "_reloads_spawned", "_spawned", "_step_record", "_timeouts",
+        "_unused_numbers", "claim", "compensations", "has_undos", "has_waited", "history", "next_number", "on_event",
+        "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
     def __init__(
@@ -170,6 +170,7 @@ class OperationPlans:
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
         self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
+        self._reloads_spawned = False
         self._joined_outcomes: dict[str, Sequence[ChildOutcome]] = {}
         """By key of the spawn; copied from another run's history."""
         self._is_replaying = bool(history.unconsumed)
@@ -179,6 +180,12 @@ class OperationPlans:
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
         self._timeouts: dict[int, BaseException] = {}
+
+    def continue_with(self, claim: Claim) -> None:
+        """Continue with the next claim of the run: later commands carry its fence."""
+        self.claim = claim
+        token = self.run_token = self.history.run_token = self.run_token._replace(fence=claim.fence)
+        self._step_record = partial(NewStepCheckpoint, *token[:3])
 
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
@@ -504,11 +511,17 @@ class OperationPlans:
     @property
     def loads_spawned(self) -> bool:
         """Whether to read how all spawned children ended, as a replay does, instead of one by one."""
-        return self._spawned is None and bool(self.history.unconsumed)
+        return self._spawned is None and (self._reloads_spawned or bool(self.history.unconsumed))
 
     def load_spawned(self) -> None:
         """Read how all spawned children ended. Blocks."""
         self._spawned = self._reader.spawned_results(self.claim.id)
+        self._reloads_spawned = False
+
+    def reload_spawned(self) -> None:
+        """Read them again with the next join, because several have ended while the function was suspended."""
+        self._spawned = None
+        self._reloads_spawned = True
 
     def loaded_child(self, spawn: str) -> list[ChildOutcome] | None:
         """Return how a spawned child ended, if that was loaded."""

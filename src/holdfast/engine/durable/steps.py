@@ -59,14 +59,13 @@ class StepCalls:
     """Calls the step functions of one attempt: coroutines on the event loop, `def` functions in threads."""
 
     __slots__ = (
-        "_attempt", "_generation", "_history", "_loop", "_run", "_running", "_services", "claim", "payloads",
-        "threads",
+        "_generation", "_history", "_loop", "_run", "_running", "_services", "attempt", "claim", "payloads", "threads",
     )  # fmt: skip
 
     def __init__(
         self, attempt: Attempt, history: RecordedHistory, services: WorkerServices, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         self.claim = attempt.claim
         self._run = attempt.claim.id
         self._generation = attempt.claim.generation
@@ -80,7 +79,7 @@ class StepCalls:
 
     def scope(self, key: str) -> Scope:
         step = self._history.idempotency_name(key) if self._history.undone else key
-        return Scope(self._run, True, self._generation, step, self._attempt.stop_signal)
+        return Scope(self._run, True, self._generation, step, self.attempt.stop_signal)
 
     def was_stopped(self, error: BaseException) -> bool:
         """Return whether user code was stopped from outside; otherwise it raised the error itself and has failed.
@@ -94,7 +93,7 @@ class StepCalls:
             return True
         if not isinstance(error, asyncio.CancelledError):
             return False
-        attempt = self._attempt
+        attempt = self.attempt
         return attempt.stop_reason is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run(
@@ -148,7 +147,7 @@ class StepCalls:
     async def transaction_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """Run the call of a transaction in a thread."""
         token = current_scope.set(self.scope(key))
-        span = None if self._attempt.telemetry is None else self._attempt.telemetry.step(key_name(key), key)
+        span = None if self.attempt.telemetry is None else self.attempt.telemetry.step(key_name(key), key)
         result: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -215,8 +214,8 @@ class StepCalls:
         if not count:
             return
         self.threads -= count
-        if self.threads == 0 and self._attempt.on_threads_done is not None:
-            self._attempt.on_threads_done()
+        if self.threads == 0 and self.attempt.on_threads_done is not None:
+            self.attempt.on_threads_done()
 
 
 class StepThreads:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState
+from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
@@ -22,6 +23,7 @@ from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import PayloadError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
+from holdfast.store.commands import LoadedHistory
 from holdfast.store.module import CORRUPT_DATA, Tx
 from holdfast.task.fakes import active_fakes, fake_remote_tasks, fake_task
 from holdfast.task.registry import Registry
@@ -163,24 +165,40 @@ class KnownLanes:
         return list(groups.values())
 
 
-def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
-    """Load the recorded history of durable functions that were claimed before."""
+def load_history(store: Store, attempts: Iterable[Attempt], residents: ResidentFunctions) -> None:
+    """Load the recorded history of durable functions that were claimed before: of resident ones, only the waits."""
     again = [each for each in attempts if each.claim.fence > 1 and each.durable]
     if not again:
         return
-    try:
-        _load_histories(store, again)
-    except CORRUPT_DATA:  # of one of them: find out which
-        for attempt in again:
-            try:
-                _load_histories(store, [attempt])
-            except CORRUPT_DATA as error:
-                attempt.corrupt_history = PayloadError(f"the run's stored history is corrupt: {error}")
+    for attempt in again:
+        attempt.resident = residents.take(attempt)
+    resident = [attempt for attempt in again if attempt.resident is not None]
+    replayed = [attempt for attempt in again if attempt.resident is None]
+    for some, load in ((resident, _load_waits), (replayed, _load_all)):
+        try:
+            _set_history(some, load(store, some))
+        except CORRUPT_DATA:  # of one of them: find out which
+            for attempt in some:
+                try:
+                    _set_history([attempt], load(store, [attempt]))
+                except CORRUPT_DATA as error:
+                    attempt.corrupt_history = PayloadError(f"the run's stored history is corrupt: {error}")
 
 
-def _load_histories(store: Store, attempts: Sequence[Attempt]) -> None:
+def _load_all(store: Store, attempts: Sequence[Attempt]) -> dict[str, LoadedHistory]:
     tenants = {each.claim.id: each.claim.tenant for each in attempts if each.claim.tenant is not None}
-    loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in attempts], tenants=tenants)
+    return store.journal.load(_run_keys(attempts), tenants=tenants) if attempts else {}
+
+
+def _load_waits(store: Store, attempts: Sequence[Attempt]) -> dict[str, LoadedHistory]:
+    return store.journal.load_waits(_run_keys(attempts)) if attempts else {}
+
+
+def _run_keys(attempts: Sequence[Attempt]) -> list[tuple[str, int]]:
+    return [(each.claim.id, each.claim.generation) for each in attempts]
+
+
+def _set_history(attempts: Sequence[Attempt], loaded: dict[str, LoadedHistory]) -> None:
     for attempt in attempts:
         attempt.loaded_history = loaded[attempt.claim.id]
         attempt.corrupt_history = loaded[attempt.claim.id].unreadable
@@ -271,7 +289,7 @@ class IsolatedRuns:
         attempts, self._reserved = self._reserved, []
         log.isolated_runs_started(len(attempts), self._runner.busy_slots)
         try:
-            load_history(self._store, attempts)
+            load_history(self._store, attempts, self._runner.residents)
         except Exception:
             self._runner.stop(attempts, "release")
             self._runner.start(attempts)
@@ -403,7 +421,7 @@ class Claimer(Loop):
             self._saturated_until = time.monotonic() + SATURATED_PAUSE_S if len(attempts) > free // 2 else 0.0
             if attempts:
                 self._contended_pause_s = CONTENDED_PAUSE_S
-            load_history(self._store, attempts)
+            load_history(self._store, attempts, self._runner.residents)
             if attempts and self.telemetry is not None:
                 self.telemetry.claimed(attempts, started)
         except Exception:
@@ -441,7 +459,8 @@ class Claimer(Loop):
             if not self._state.add(claim.session, attempts):
                 return
             try:
-                load_history(self._store, [each for each in attempts if each.claim.id not in restarted])
+                again = [each for each in attempts if each.claim.id not in restarted]
+                load_history(self._store, again, self._runner.residents)
                 if self.telemetry is not None:
                     self.telemetry.claimed(attempts, claim.began_ns)
             except Exception:

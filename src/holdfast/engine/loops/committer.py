@@ -102,6 +102,7 @@ class Committer(Loop):
         on_failed: Callable[[str], None],
         on_commit: Callable[[Sequence[str], bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
+        on_suspended: Callable[[Attempt], None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -112,6 +113,7 @@ class Committer(Loop):
         self._on_failed = on_failed
         self._on_commit = on_commit
         self._on_lost = on_lost
+        self._on_suspended = on_suspended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
         self._ended_runs: list[str] = []  # runs that ended in this batch
@@ -417,7 +419,7 @@ class Committer(Loop):
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
-            log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
+            self._suspended(attempt, end)
         elif end.kind == "undoing":
             error = error_from_json(end.error or "")
             log.compensation_started(claim.id, attempt.task.name, claim.attempt, error, **attempt.log_fields())
@@ -433,3 +435,8 @@ class Committer(Loop):
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error, retry_in, **attempt.log_fields())
             if end.kind == "failed":
                 self._on_failed(claim.id)
+
+    def _suspended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        if end.kind == "waiting":
+            self._on_suspended(attempt)
+        log.attempt_suspended(attempt.claim.id, attempt.task.name, attempt.claim.attempt, end.kind)

@@ -174,6 +174,7 @@ class Heartbeat(Loop):
         session.renewed(sent_at, self._lease)
         before = self._state.claimed()
         self._reconcile(session, before, self._store.claims.list_owned(session.id))
+        self._runner.residents.retain(self._store.claims.find_suspended)
 
     def _reconcile(self, session: Session, before: dict[str, Attempt], owned: list[OwnedRun]) -> None:
         """Stop attempts that the database doesn't attribute to this session, and release runs without an attempt here.

@@ -247,6 +247,11 @@ select id, coalesce(ready_at, created_at), claimed_at from {schema}runs where id
 select id, fence from {schema}runs
 where id {among(:rows, id uuid)} and coalesce(session, '') = :session and state = 'running'
 
+-- name: find_suspended
+-- Find those of these runs that no session has and that haven't ended, with their fences.
+select id, fence from {schema}runs
+where id {among(:rows, id uuid)} and state not in ('running', 'done', 'failed', 'cancelled', 'skipped')
+
 -- name: list_owned
 -- List the runs whose row names a session.
 select id, fence, state from {schema}runs where session = :session
