@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Graph, Holdfast, Retry
-from holdfast.control import Control
+from holdfast.control import Control, graphs
 from holdfast.control.graphs import layers_of
 from holdfast.errors import BadArguments, ConfigError, ErrorInfo, GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.failure import error_to_json
@@ -267,6 +267,45 @@ def test_a_large_graph_is_read_by_pages_in_the_order_of_its_nodes(app, control, 
     assert [each.name for each in graph.nodes] == [*(f"n{n}" for n in range(2500)), "last"]
     assert len(node(graph, "last").waits_for) == 2500
     assert graph.counts == {"ready": 2500, "blocked": 1}
+
+
+def test_a_page_of_a_graph_has_the_same_nodes_as_the_whole(app, control, one, bad, monkeypatch):
+    monkeypatch.setattr(graphs, "PAGE_NODES", 4)
+    g = Graph("wide")
+    first = g.add(one, 0, name="z")
+    nodes = [g.add(one if n % 3 else bad, n, after=[first], name=f"n{n}") for n in range(9)]
+    g.add(one, 1, after=nodes, name="last")
+    g.gate("approve", after=[first])
+    run = app.submit(g)
+    for _ in range(2):
+        whole = control.graphs.read(run.id)
+        for start, size in ((0, 4), (4, 4), (8, 4), (8, 9), (99, 4)):
+            page = control.graphs.page(run.id, start, size)
+            assert page.nodes == whole.nodes[start : start + size]
+            assert (page.counts, page.gates) == (whole.counts, whole.gates)
+            assert page.more_nodes == max(12 - start - size, 0)
+        states = ["failed", "skipped", "waiting", "blocked", "ready", "done"]
+        ordered = sorted(whole.nodes, key=lambda node: states.index(node.state))
+        for start in range(0, 12, 5):
+            assert control.graphs.page_by_state(run.id, states, start, 5) == ordered[start : start + 5]
+        drain(app)
+    details = control.runs.details(run.id)
+    assert details.graph is not None
+    assert (len(details.graph.nodes), details.graph.more_nodes) == (12, 0), "a page has 1,000 nodes"
+
+
+def test_a_page_has_the_nodes_that_were_added_since_the_last_one(app, control, one, monkeypatch):
+    monkeypatch.setattr(graphs, "PAGE_NODES", 1)
+    g = Graph("growing")
+    g.add(one, 0, name="a")
+    g.gate("keep")
+    run = app.submit(g)
+    assert [each.name for each in control.graphs.page(run.id, 0, 9).nodes] == ["a", "keep"]
+    more = Graph("more")
+    more.add(one, 1, name="b")
+    run.append(more, key="more")
+    assert [each.name for each in control.graphs.page(run.id, 0, 9).nodes] == ["a", "keep", "b"]
+    assert len(control.graphs._shapes) == 1
 
 
 def test_a_gate_is_read_with_what_it_decides(app, control, one, bad):

@@ -390,4 +390,9 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "read_gate": (ONE, "runs_pkey"),
     "list_nodes": (GRAPH, None),
     "list_edges": (GRAPH, "edges_pkey"),
+    "list_node_names": (GRAPH, None),
+    "list_unfinished_node_names": (GRAPH, None),
+    "read_node_overview": ({}, "runs_pkey"),
+    "count_nodes": (GRAPH, None),
+    "list_node_ids_in_state": (GRAPH | {"state": "blocked", "start": 20}, None),
 }

@@ -35,7 +35,7 @@ def run_with(*history: tuple[str, float, int]) -> RunDetails:
         id=uuid4(), task="t", queue="q", priority=0, state="running", attempt=1, crashes=0, created_at=NOON
     )  # fmt: skip
     entries = [Entry(kind, at(seconds), attempt) for kind, seconds, attempt in history]
-    return RunDetails(info, None, {}, None, None, None, None, None, entries)
+    return RunDetails(info, None, {}, None, None, None, None, None, None, entries)
 
 
 def test_a_timeline_has_a_line_per_attempt_with_its_waits_and_its_end():
@@ -117,8 +117,11 @@ def test_layout_has_layers_from_left_to_right_and_an_arrow_per_dependency():
     assert len(picture.arrows) == 2
 
 
+NO_CONTROL: Any = None  # a graph with all its nodes needs none
+
+
 def table(graph: GraphInfo, **query: str) -> NodeTable:
-    return build_node_table(graph, QueryParams(query))
+    return build_node_table(graph, QueryParams(query), NO_CONTROL)
 
 
 def test_nodes_that_need_attention_come_first_and_others_in_the_order_in_which_they_were_added():
@@ -139,7 +142,7 @@ def test_the_table_shows_the_nodes_of_one_box_or_state():
     fan = [node(f"n{n}", 2, ("a",), "failed" if n == 30 else "done") for n in range(50)]
     graph = GraphInfo(uuid4(), {}, [node("a", 1), *fan])
     box = QueryParams(group_address(graph.id, "t", 2).partition("?")[2].partition("#")[0])
-    group = build_node_table(graph, box)
+    group = build_node_table(graph, box, NO_CONTROL)
     assert (group.total, group.nodes[0].name, group.group) == (50, "n30", "t")
     assert [each.name for each in table(graph, node_state="failed").nodes] == ["n30"]
     assert "node_task=t" in group.states[1].address

@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast import Context, Graph, Retry, Secret
+from holdfast.control import graphs
+from holdfast.web.pages import runs as runs_pages
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
@@ -255,6 +257,29 @@ def test_a_graph_is_drawn_with_links_to_its_nodes(shop, open_visitor, fill):
     links = {given.get("href") for tag, given in page.tags if tag == "a"}
     assert {f"/runs/{node.id}" for node in runs["graph"].nodes().values()} <= links
     assert sum("arrow" in (given.get("class") or "") for _, given in page.tags) == 3
+
+
+def test_a_very_large_graph_has_a_table_without_a_picture(shop, open_visitor, monkeypatch):
+    monkeypatch.setattr(runs_pages, "MAX_DRAWN_NODES", 25)
+    monkeypatch.setattr(graphs, "PAGE_NODES", 25)
+    monkeypatch.setattr(graphs.GraphControl.page, "__defaults__", (0, 25))
+    graph = Graph("wide")
+    for number in range(30):
+        graph.add(shop.boom if number == 29 else shop.add, *([1, 2] if number < 29 else ["x"]), name=f"n{number}")
+    run = shop.app.submit(graph)
+    shop.drain()
+    page = Reader(open_visitor.get(f"/runs/{run.id}?node_page=2").text)
+    assert "too large to be drawn" in page.text
+    assert "21 to 30 of 30" in page.text
+    links = {given.get("href") for tag, given in page.tags if tag == "a"}
+    nodes = run.nodes()
+    assert {f"/runs/{nodes[name].id}" for name in ("n29", "n19", "n28")} <= links, "the failed one, and the second page"
+    assert f"/runs/{nodes['n18'].id}" not in links
+    assert not any("arrow" in (given.get("class") or "") for _, given in page.tags)
+    listed = open_visitor.get(f"/api/v1/runs/{run.id}/graph?limit=2&after=27").json
+    assert ([node["name"] for node in listed["nodes"]], listed["after"]) == (["n27", "n28"], 29)
+    details = open_visitor.get(f"/api/v1/runs/{run.id}").json["graph"]
+    assert (len(details["nodes"]), details["more_nodes"]) == (25, 5)
 
 
 def test_what_failed_is_linked_from_the_error(shop, open_visitor):

@@ -169,6 +169,8 @@ def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) 
             return
         details = control.runs.details(id)
         above = control.runs.ancestors(id)
+        if details.graph is not None and details.graph.more_nodes and not shared.json:
+            details = msgspec.structs.replace(details, graph=control.graphs.read(id))
     if shared.json:
         show_json(_as_data(details) | {"ancestors": above})
         return

@@ -35,11 +35,11 @@ class Control:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = known = Registry() if registry is None else registry
-        self.runs = RunControl(store, known)
+        self.graphs = GraphControl(store)
+        self.runs = RunControl(store, known, self.graphs)
         self.bulk = BulkControl(store)
         self.counts = CountControl(store)
         self.stats = StatsControl(store)
-        self.graphs = GraphControl(store)
         self.gates = GateControl(store)
         self.events = EventControl(store)
         self.queues = QueueControl(store)

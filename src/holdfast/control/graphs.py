@@ -6,10 +6,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 from holdfast.control.gates import GateInfo, gate_info
 from holdfast.errors import ErrorInfo, GraphError
@@ -27,6 +29,10 @@ from holdfast.store.run_reader import RunReader
 MAX_NESTED_NODES = 20
 """Nested graphs with at most this many nodes are read with their parent."""
 MAX_NESTED_GRAPHS = 20
+PAGE_NODES = 1000
+"""The details of a run have the first nodes of a graph; `GraphControl.page` reads others."""
+MAX_CACHED_NODES = 300_000
+"""Of so many nodes names, layers and dependencies are kept, which are the same for every page."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -68,6 +74,17 @@ class GraphInfo(msgspec.Struct, frozen=True):
     nodes: list[NodeInfo] = msgspec.field(default_factory=list)
     gates: list[GateInfo] = msgspec.field(default_factory=list)
     """Its gates, including those of nested graphs."""
+    more_nodes: int = 0
+    """How many nodes follow the listed ones."""
+
+
+class _GraphShape(NamedTuple):
+    """What doesn't change while a graph runs, unless it gets nodes: ids by name in order, dependencies, layers."""
+
+    total: int
+    ids: dict[str, str]
+    needs: dict[str, list[str]]
+    layers: dict[str, int]
 
 
 class GraphControl:
@@ -76,11 +93,60 @@ class GraphControl:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = RunReader(store)
+        self._shapes: dict[UUID, _GraphShape] = {}
 
     def read(self, id: UUID) -> GraphInfo:
-        """Read a graph with its nodes and gates; GraphError if the run isn't a graph."""
+        """Read a graph with all its nodes and gates; GraphError if the run isn't a graph."""
         self._reader.graph_row(id)
         return self._read(id, self.gates(id), [MAX_NESTED_GRAPHS])
+
+    def page(self, id: UUID, start: int = 0, size: int = PAGE_NODES) -> GraphInfo:
+        """Read a graph with some of its nodes, in the order in which they were added, and its gates."""
+        self._reader.graph_row(id)
+        counts = self._store.queries.count_nodes(str(id))
+        total = sum(counts.values())
+        if total <= PAGE_NODES:
+            graph = self._read(id, self.gates(id), [MAX_NESTED_GRAPHS])
+            nodes = graph.nodes[start : start + size]
+            return structs.replace(graph, nodes=nodes, more_nodes=max(len(graph.nodes) - start - len(nodes), 0))
+        shape = self._shape(id, total)
+        nodes = self._some_nodes(id, shape, islice(shape.ids.values(), start, start + size))
+        return GraphInfo(id, counts, nodes, self.gates(id), max(total - start - len(nodes), 0))
+
+    def page_by_state(self, id: UUID, states: Sequence[str], start: int, size: int) -> list[NodeInfo]:
+        """Read some nodes of a graph that are in these states, those of the first state first."""
+        counts = self._store.queries.count_nodes(str(id))
+        ids: list[str] = []
+        for state in states:
+            if start < counts.get(state, 0) and len(ids) < size:
+                ids += self._store.queries.nodes_in_state(str(id), state, start, size - len(ids))
+            start = max(start - counts.get(state, 0), 0)
+        found = {str(node.id): node for node in self._some_nodes(id, self._shape(id, sum(counts.values())), ids)}
+        return [found[each] for each in ids if each in found]
+
+    def _shape(self, id: UUID, total: int) -> _GraphShape:
+        """Return the shape of a graph, read once until it gets more nodes."""
+        shape = self._shapes.pop(id, None)
+        if shape is None or shape.total != total:
+            ids = {name: node for _, node, name in self._store.queries.node_names(str(id))}
+            names = {node: name for name, node in ids.items()}
+            needs = _needs(names, self._store.queries.edges(str(id)))
+            shape = _GraphShape(total, ids, needs, layers_of(needs))
+        self._shapes[id] = shape  # the most recently used is the last
+        shapes = list(self._shapes.items())
+        while len(shapes) > 1 and sum(each.total for _, each in shapes) > MAX_CACHED_NODES:
+            self._shapes.pop(shapes.pop(0)[0], None)  # another thread may have removed it
+        return shape
+
+    def _some_nodes(self, id: UUID, shape: _GraphShape, ids: Iterable[str]) -> list[NodeInfo]:
+        rows = [row for row in self._store.queries.some_nodes(ids) if row.node in shape.ids]
+        waiting = any(row.state == "blocked" for row in rows)
+        unfinished = self._store.queries.unfinished_nodes(str(id)) if waiting else set()
+        within = self._store.queries.count_nested_nodes(str(id)) if any(row.kind == "graph" for row in rows) else {}
+        return [
+            _node(row, shape.layers[row.node], shape.needs[row.node], unfinished, within.get(str(row.id), {}), None)
+            for row in rows
+        ]
 
     def gates(self, id: UUID) -> list[GateInfo]:
         """List the gates of a graph and its nested graphs; GraphError if the run isn't a graph."""
@@ -106,7 +172,7 @@ class GraphControl:
     def _read(self, id: UUID, gates: list[GateInfo], budget: list[int]) -> GraphInfo:
         """Read a graph. `budget` holds the number of nested graphs that may still be read."""
         rows = self._store.queries.node_overview(str(id))
-        needs = _needs(rows, self._store.queries.edges(str(id)))
+        needs = _needs({str(row.id): row.node for row in rows}, self._store.queries.edges(str(id)))
         layers = layers_of(needs)
         unfinished = {row.node for row in rows if row.state not in FINAL_STATES}
         within = self._store.queries.count_nested_nodes(str(id)) if any(row.kind == "graph" for row in rows) else {}
@@ -146,9 +212,9 @@ def layers_of(needs: Mapping[str, Iterable[str]]) -> dict[str, int]:
     return layers
 
 
-def _needs(rows: Sequence[NodeRow], edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    names = {str(row.id): row.node for row in rows}
-    needs: dict[str, list[str]] = {row.node: [] for row in rows}
+def _needs(names: Mapping[str, str], edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the dependencies of each node by name. `names`: by id, in order."""
+    needs: dict[str, list[str]] = {name: [] for name in names.values()}
     for needed, node in edges:
         if needed in names and node in names:  # else it was added between the two reads
             needs[names[node]].append(names[needed])

@@ -97,7 +97,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     needs: dict[str, str] = msgspec.field(default_factory=dict)
     """The nodes it depends on, and their states."""
     graph: GraphInfo | None = None
-    """The nodes of a graph run."""
+    """The first nodes of a graph run, and how many follow."""
     gate: GateInfo | None = None
     set_aside: list[MessageInfo] = msgspec.field(default_factory=list)
     """Messages that didn't have the type that the function expects."""
@@ -126,11 +126,11 @@ class RunControl:
 
     parse_id = staticmethod(run_id)
 
-    def __init__(self, store: Store, registry: Registry | None = None) -> None:
+    def __init__(self, store: Store, registry: Registry | None = None, graphs: GraphControl | None = None) -> None:
         self._store = store
         self._registry = registry
         self._reader = RunReader(store)
-        self._graphs = GraphControl(store)
+        self._graphs = graphs or GraphControl(store)
 
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """List runs that match all filters, newest first; pass the page's `after` to get the next page.
@@ -234,7 +234,7 @@ class RunControl:
         """Read the details of a run as a graph and as a node of a graph."""
         found: dict[str, Any] = {"kind": row.kind or "task", "node": row.node}
         if row.kind == "graph":
-            found["graph"] = self._graphs.read(id)
+            found["graph"] = self._graphs.page(id)
         if row.node is not None and row.parent is not None:
             with suppress(RunNotFound, ValueError):  # the row is corrupt
                 found["node_of"] = self._reader.row(UUID(row.parent)).task

@@ -18,6 +18,7 @@ from holdfast.store.rows import Claim
 from holdfast.store.typed_rows import RowReader, as_text
 
 NODES_PAGE_ROWS = 1000
+NODE_NAMES_PAGE_ROWS = 5000
 MAX_NODE_ERROR_BYTES = 4 * 1024 * 1024
 """How much of the errors of a graph's nodes is read in full."""
 MAX_SHORT_MESSAGE_CHARS = 200
@@ -403,6 +404,40 @@ class RunQueries(StoreModule):
         If very many nodes failed, the errors of later ones have no traceback and a short message.
         """
         return sorted(self._node_pages("list_node_overview", graph, _NODE_ROWS, _BoundedErrors()))
+
+    def node_names(self, graph: str) -> list[tuple[int, str, str]]:
+        """Return seq, id and name of the nodes of a graph, in the order in which they were added."""
+        found: list[tuple[int, str, str]] = []
+        while True:
+            page = self._execute("read", "list_node_names", graph=graph, after=found[-1][2] if found else "")
+            found += [(seq, str(id), node) for seq, id, node in page]
+            if len(page) < NODE_NAMES_PAGE_ROWS:
+                return sorted(found)
+
+    def unfinished_nodes(self, graph: str) -> set[str]:
+        """Return the names of the unfinished nodes of a graph."""
+        found: set[str] = set()
+        after = ""
+        while True:
+            page = self._execute("read", "list_unfinished_node_names", graph=graph, after=after)
+            found.update(row[0] for row in page)
+            if len(page) < NODE_NAMES_PAGE_ROWS:
+                return found
+            after = page[-1][0]
+
+    def some_nodes(self, ids: Iterable[str]) -> list[NodeRow]:
+        """Return nodes by id, as `node_overview` does."""
+        rows = self._execute("read", "read_node_overview", rows=id_rows(ids))
+        return sorted(map(_BoundedErrors(), _NODE_ROWS.read_all(rows)))
+
+    def count_nodes(self, graph: str) -> dict[str, int]:
+        """Return the number of nodes of a graph by state."""
+        return {state: int(count) for state, count in self._execute("read", "count_nodes", graph=graph)}
+
+    def nodes_in_state(self, graph: str, state: str, start: int, size: int) -> list[str]:
+        """Return the ids of some nodes in one state, in the order in which they were added."""
+        rows = self._execute("read", "list_node_ids_in_state", graph=graph, state=state, start=start, size=size)
+        return [str(id) for (id,) in rows]
 
     def _node_pages(
         self, statement: str, graph: str, reader: RowReader[N], convert: Callable[[N], N] | None = None

@@ -289,6 +289,36 @@ from {schema}shown_runs s join {schema}runs r on r.id = s.id
 where s.parent = cast(:graph as {uuid}) and s.node is not null and s.node > cast(:after as text)
 order by s.node limit 1000
 
+-- name: list_node_names
+-- List a page of the names of a graph's nodes; `seq` tells in which order they were added.
+select r.seq, r.id, r.node from {schema}runs r
+where r.parent = cast(:graph as {uuid}) and r.node is not null and r.node > cast(:after as text)
+order by r.node limit 5000
+
+-- name: list_unfinished_node_names
+-- List a page of the names of a graph's unfinished nodes.
+select r.node from {schema}runs r
+where r.parent = cast(:graph as {uuid}) and r.node is not null and r.node > cast(:after as text) and r.finished_at is null
+order by r.node limit 5000
+
+-- name: read_node_overview
+-- Read nodes of a graph, with the columns of `list_node_overview`.
+select s.seq, s.id, s.node, s.kind, s.task, s.state, s.attempt, s.error, s.created_at, s.started_at, s.finished_at, s.due_at, s.held,
+    case when length(r.plan) <= 20000 then r.plan end
+from {schema}shown_runs s join {schema}runs r on r.id = s.id
+where s.id {among(:rows, id uuid)} and r.id {among(:rows, id uuid)}
+
+-- name: count_nodes
+-- Count the nodes of a graph by state.
+select s.state, count(*) from {schema}shown_runs s where s.parent = cast(:graph as {uuid}) and s.node is not null
+group by s.state
+
+-- name: list_node_ids_in_state
+-- List some nodes of a graph in one state, in the order in which they were added.
+select s.id from {schema}shown_runs s
+where s.parent = cast(:graph as {uuid}) and s.node is not null and s.state = :state
+order by s.seq + 0 limit cast(:size as bigint) offset cast(:start as bigint)
+
 -- name: count_nested_nodes
 -- Count the nodes of graphs nested in a graph, by state.
 select n.parent, n.state, count(*)

@@ -318,10 +318,10 @@ def _why(call: ApiRequest) -> dict[str, list[Reason]]:
 
 
 def _graph(call: ApiRequest) -> GraphPage:
-    graph = call.control.graphs.read(call.run().id)
     start, size = _window(call.query)
-    nodes, after = graph.nodes[start : start + size], _next(call.query, len(graph.nodes))
-    return GraphPage(graph.id, graph.counts, nodes, graph.gates, after=after)
+    graph = call.control.graphs.page(call.run().id, start, size)
+    after = _next(call.query, sum(graph.counts.values()))
+    return GraphPage(graph.id, graph.counts, graph.nodes, graph.gates, graph.more_nodes, after=after)
 
 
 def _bulk_filter(call: ApiRequest) -> RunFilter:

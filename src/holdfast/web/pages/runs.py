@@ -31,6 +31,8 @@ PLAIN_FILTERS = ("task", "queue", "tag", "key", "error", "id_prefix")
 TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
 MAX_HISTORY = 200
+MAX_DRAWN_NODES = 10_000
+"""Of larger graphs, the page has only the table, whose nodes are read page by page."""
 BULK_ACTIONS = ("cancel", "retry")
 
 
@@ -91,6 +93,9 @@ def _show(request: PageRequest) -> dict[str, Any]:
     details = request.control.runs.details(info.id)
     steps = [step for step in details.steps if step.kind != "write"]
     unfinished = info.state not in FINAL_STATES
+    graph, drawn = details.graph, None
+    if graph is not None and sum(graph.counts.values()) <= MAX_DRAWN_NODES:
+        graph = drawn = request.control.graphs.read(info.id) if graph.more_nodes else graph
     return {
         "run": details,
         "info": details.info,
@@ -100,9 +105,9 @@ def _show(request: PageRequest) -> dict[str, Any]:
         },
         "ancestors": _ancestors(request, details.info.id),
         "timeline": build_timeline(details, datetime.now(UTC)),
-        "graph": None if details.graph is None else layout_graph(details.graph),
+        "graph": None if drawn is None else layout_graph(drawn),
         "group_address": group_address,
-        "nodes": None if details.graph is None else build_node_table(details.graph, request.query),
+        "nodes": None if graph is None else build_node_table(graph, request.query, request.control.graphs),
         "gates": _gates(details),
         "steps": steps[-MAX_STEPS:],
         "more_steps": details.more_steps + max(len(steps) - MAX_STEPS, 0),
