@@ -124,7 +124,10 @@ class WorkerComponents:
         )
         self.lease_guard = LeaseGuard(store, state, lease, freezes, self.lose_session, self.stall_handler)
         self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
-        self.timers = TimerLoop(store, self._runs_became_ready, self.failures.notify)
+        claimer = self.claimer
+        self.timers = TimerLoop(
+            store, self._runs_became_ready, self.failures.notify, lambda: claimer.poll_interval_s
+        )  # fmt: skip
         self.scheduler = Scheduler(store, schedule_registry, client, self._runs_became_ready)
         self.trigger_poller = TriggerPoller(
             store, schedule_registry, client, self._runs_became_ready, runner.run_in_thread, lambda: runner.loop

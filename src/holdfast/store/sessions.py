@@ -96,6 +96,10 @@ class SessionStore(StoreModule):
         """Set whether the session wants to be notified of new work."""
         self._execute("claim", "mark_idle", session=session, idle=int(idle))
 
+    def count_idle(self) -> int:
+        """Count the live sessions that want to be notified of new work."""
+        return int(self._execute("claim", "count_idle")[0][0])
+
     def close(self, session: str) -> bool:
         """Remove the session of a worker that stopped; False if runs still name it: a recovery releases those."""
         return bool(self._execute("heartbeat", "close_session", session=session))

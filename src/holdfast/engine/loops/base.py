@@ -38,9 +38,9 @@ class WakeSignal:
     def clear(self) -> None:
         self._lock.acquire(blocking=False)
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until `set` is called, or was called since the last `wait`."""
-        self._lock.acquire(timeout=timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until `set` is called, or was called since the last `wait`. Return False after the timeout."""
+        return self._lock.acquire(timeout=timeout_s)
 
 
 class Loop(ABC):
@@ -53,6 +53,7 @@ class Loop(ABC):
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failed_ticks = 0
+        self._is_timed_out = False  # whether this tick follows a full pause instead of a `wake`
 
     @abstractmethod
     def tick(self) -> float:
@@ -86,10 +87,11 @@ class Loop(ABC):
         while not self._stopping.is_set():
             self._woken.clear()
             pause_s = self._guarded_tick()
+            self._is_timed_out = False
             if self._failed_ticks:
                 self._stopping.wait(pause_s)  # a wake-up doesn't make the database available
             elif pause_s > 0 and not self._stopping.is_set():
-                self._woken.wait(pause_s)
+                self._is_timed_out = not self._woken.wait(pause_s)
 
     def _guarded_tick(self) -> float:
         """Call `tick`. After an exception, return a pause with exponential backoff, so that the loop continues."""

@@ -31,6 +31,9 @@ from holdfast.task.task import Task
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
+MAX_IDLE_POLL_INTERVAL_S = 4.0
+IDLE_POLLERS = 8
+"""While more workers than this are idle, each polls less often: together they still poll several times a second."""
 QUIET_PAUSE_S = 0.02
 """The pause after a claim that left most slots free: unless a run is announced, nothing is ready."""
 CONTENDED_PAUSE_S = 0.005
@@ -364,6 +367,8 @@ class Claimer(Loop):
         self._needs_slots = True  # whether runs may be ready that found no slot
         self.empty_rounds = 0
         """How many rounds in a row found nothing."""
+        self.poll_interval_s = POLL_INTERVAL_S
+        """How often this worker polls while it is idle."""
 
     def slot_freed(self) -> None:
         """Claim again if the last claim found more runs than slots. From any thread."""
@@ -375,6 +380,8 @@ class Claimer(Loop):
         session = self._state.session
         if session is None or self._monitor.is_stalled:
             return POLL_INTERVAL_S
+        if self._is_timed_out and self._idle_session is session and self.empty_rounds and not self._poll():
+            return self._idle_pause()
         with self._claiming:
             if (pause_s := self._pause_before_claim(session)) is not None:
                 return pause_s
@@ -386,7 +393,7 @@ class Claimer(Loop):
             all_started = not attempts or self._start(attempts)
         if not attempts:
             return self._found_nothing(session)
-        self.empty_rounds = 0
+        self.empty_rounds, self.poll_interval_s = 0, POLL_INTERVAL_S
         if all_started and len(attempts) < free // 2 and self._idle_session is session:
             # Nothing more is ready, and the next run that becomes ready is announced.
             self._needs_slots, self._busy_since = not self._has_slots_of_all_kinds(), 0.0
@@ -601,13 +608,27 @@ class Claimer(Loop):
         lanes = self._startable_lanes()
         if not self._store.claims.has_ready(lanes):
             self._needs_slots = not self._has_slots_of_all_kinds()
-            return POLL_INTERVAL_S
+            return self._idle_pause()
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL_INTERVAL_S:
             self._limits_checked_at = now
             if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
         return self._contended_pause()
+
+    def _poll(self) -> bool:
+        """Return whether there may be something to do. Only reads: a claim that finds nothing is a commit on disk."""
+        self._lanes.refresh()
+        if self._isolation.is_active or self._isolation.poll() or self._store.claims.has_ready(self._startable_lanes()):
+            return True
+        self._needs_slots = not self._has_slots_of_all_kinds()
+        return False
+
+    def _idle_pause(self) -> float:
+        """Return the time until the next poll. It grows with the number of idle workers, which poll in turn."""
+        idle = self._store.sessions.count_idle() if self._store.database.dialect.notifies else 1
+        self.poll_interval_s = min(POLL_INTERVAL_S * max(idle / IDLE_POLLERS, 1.0), MAX_IDLE_POLL_INTERVAL_S)
+        return self.poll_interval_s * random.uniform(0.75, 1.0)
 
     def _startable_lanes(self) -> list[int]:
         """Return the lanes whose runs could start now, because a thread or process is free for them."""

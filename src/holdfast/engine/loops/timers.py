@@ -12,7 +12,6 @@ from holdfast.store import Store
 from holdfast.store.timers import DueTimes
 from holdfast.telemetry import log
 
-POLL_INTERVAL_S = 1.0
 SUCCESSOR_POLL_INTERVAL_S = 0.1
 """While runs wait for the end of another run of their unique name."""
 MIN_INTERVAL_S = 0.001
@@ -23,8 +22,15 @@ class TimerLoop(Loop):
 
     name = "timers"
 
-    def __init__(self, store: Store, on_ready: Callable[[], None], on_failed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_ready: Callable[[], None],
+        on_failed: Callable[[str], None],
+        poll_interval_s: Callable[[], float],
+    ) -> None:
         super().__init__()
+        self._poll_interval_s = poll_interval_s
         self._store = store
         self._on_ready = on_ready
         self._on_failed = on_failed
@@ -44,7 +50,7 @@ class TimerLoop(Loop):
         if changed or overdue or late:
             return 0.0
         left = due.next()
-        longest_s = SUCCESSOR_POLL_INTERVAL_S if due.held or due.queued else POLL_INTERVAL_S
+        longest_s = SUCCESSOR_POLL_INTERVAL_S if due.held or due.queued else self._poll_interval_s()
         return longest_s if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), longest_s)
 
     def _fail_overdue(self, due: DueTimes) -> list[str]:

@@ -19,6 +19,10 @@ update {schema}workers set lease_until = {clock} where session {among(:rows, ses
 -- Set whether a session wants to be notified of new work.
 update {schema}workers set idle = cast(:idle as smallint) where session = :session
 
+-- name: count_idle
+-- Count the live sessions that want to be notified of new work.
+select count(*) from {schema}workers where idle = 1 and lease_until > {now}
+
 -- name: close_session
 -- Delete the session of a worker that stopped, unless a run still names it.
 --
