@@ -97,7 +97,8 @@ def test_a_busy_worker_turns_notifications_off(app, monkeypatch):
 
     def noting(session, is_idle):
         mark_idle(session, is_idle)
-        said.append(is_idle)
+        if said[-1:] != [is_idle]:  # an idle worker repeats it with every poll
+            said.append(is_idle)
         if is_idle:
             idle.set()
 

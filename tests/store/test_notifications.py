@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.store.graphs import gate_completed
+from holdfast.store.sessions import WakeAddress
 from tests.support.graph_harness import gate, node, submit
 from tests.support.store_harness import CANCELLED, CRASHED, OVERDUE, SECOND, StoreHarness, end_of
 
@@ -212,6 +213,70 @@ def test_new_work_notifies_only_idle_workers_and_once_per_batch(postgres):
         postgres.store.sessions.mark_idle("w", False)
         postgres.add()
         assert ear.heard() == 0
+
+
+WAKE_STATES = [("b", "group 1"), ("a", "group 1"), ("c", "group 2"), ("", "group 3")]
+
+
+@pytest.fixture
+def fleet(postgres):
+    """Idle workers of several groups, the channel on which each listens, and what arrives there."""
+    postgres.store.sessions.close("w")
+    ears = {}
+    for number, (channel, group) in enumerate(WAKE_STATES):
+        address = WakeAddress(channel and f"holdfast.{channel}", group)
+        postgres.store.sessions.open(f"w{number}", "w", 3600 * SECOND, "{}", None, address)
+        postgres.store.sessions.mark_idle(f"w{number}", True)
+        if channel:
+            ears[channel] = Ear(postgres, address.channel)
+    yield postgres, lambda: {name for name, ear in ears.items() if ear.heard()}
+    for ear in ears.values():
+        ear.close()
+
+
+def test_new_work_notifies_one_idle_worker_of_each_group(fleet):
+    harness, heard = fleet
+    harness.add_many(5)
+    assert heard() == {"a", "c"}
+    harness.store.sessions.mark_idle("w1", False)
+    harness.add()
+    assert heard() == {"b", "c"}, "the next one, because the first is busy"
+
+
+def test_a_worker_hands_work_on_within_its_group(fleet):
+    harness, heard = fleet
+    assert harness.store.sessions.wake_next("w1", "group 1")
+    assert heard() == {"b"}
+    assert not harness.store.sessions.wake_next("w2", "group 2"), "there is no other"
+    assert not harness.store.sessions.wake_next("x", "group 3"), "it can't listen"
+    assert heard() == set()
+
+
+def test_a_worker_that_did_not_respond_is_passed_over_until_it_marks_itself_again(fleet):
+    harness, heard = fleet
+    harness.store.sessions.unmark_unresponsive("w0", "group 1")
+    harness.add()
+    assert heard() == {"b", "c"}
+    harness.store.sessions.mark_idle("w1", True)
+    harness.add()
+    assert heard() == {"a", "c"}
+
+
+def test_an_expired_worker_is_not_chosen(fleet):
+    harness, heard = fleet
+    harness.sql("update {schema}workers set lease_until = 1 where session = 'w1'")
+    harness.add()
+    assert heard() == {"b", "c"}
+
+
+def test_workers_of_an_earlier_release_are_notified_on_the_channel_of_the_schema(fleet):
+    harness, heard = fleet
+    harness.session("old", lease=3600)
+    harness.store.sessions.mark_idle("old", True)
+    with closing(Ear(harness, harness.store.database.dialect.channel)) as shared:
+        harness.add()
+        assert shared.heard() == 1
+    assert heard() == {"a", "c"}
 
 
 def handed_back(harness, claim):

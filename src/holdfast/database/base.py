@@ -251,6 +251,8 @@ class Database(ABC):
     """The URL without its password, for messages."""
     read_timeout_s: float | None = None
     """The time limit of one read. If set, reads get a connection of their own. Set it before the first use."""
+    can_listen = False
+    """Whether notifications reach this process, as far as is known."""
     django_alias = "default"
     """The alias of this database in Django's settings, which `connection="django"` stands for."""
 
@@ -281,8 +283,11 @@ class Database(ABC):
             return self._connections.setdefault(name, ManagedConnection(connect))
 
     @abstractmethod
-    def change_listener(self, topic: Topic = "work") -> ChangeListener:
-        """Return a new listener. Its first wait connects, and returns as soon as it listens."""
+    def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:
+        """Return a new listener. Its first wait connects, and returns as soon as it listens.
+
+        `channel`: where this listener alone is notified, besides the channel of the topic.
+        """
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:

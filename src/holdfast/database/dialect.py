@@ -30,7 +30,7 @@
 | `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |
 | `{wide_limit}` | 32 times the limit, for reads that pass over rows that other workers have locked |
 | `{old_snapshot}` | whether this transaction can't see what others commit meanwhile |
-| `{notify_workers}` | notifies idle workers of new work, except the acting one; free while none is idle |
+| `{notify_workers}` | notifies one idle worker of each group, except the acting one; free while none is idle |
 | `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
 | `{indexed_by(name)}` | on SQLite, the index to use where its planner chooses another one |
@@ -195,9 +195,10 @@ class PostgresDialect(Dialect):
     _clustered = ""
     _old_snapshot = "current_setting('transaction_isolation') <> 'read committed'"
     _notify_workers = (
-        "(select cast(pg_notify('{channel}', '') as text)"
-        " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}"
-        " and session <> coalesce(current_setting('holdfast.session', true), '')))"
+        "(select count(cast(pg_notify(w.channel, '') as text)) from ("
+        "select min(coalesce(wake_channel, '{channel}')) as channel from {schema}workers"
+        " where idle = 1 and lease_until > {now} and coalesce(wake_channel, '{channel}') <> ''"
+        " and session <> coalesce(current_setting('holdfast.session', true), '') group by wake_group) w)"
     )
     _notify_clients = (
         "(select cast(pg_notify('{ends_channel}', '') as text)"

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Self
 
@@ -277,10 +277,10 @@ class PostgresListener(ChangeListener):
     Behind a pooler no notification arrives, so callers depend on polling.
     """
 
-    def __init__(self, database: PostgresDatabase, purpose: str, channel: str) -> None:
+    def __init__(self, database: PostgresDatabase, purpose: str, channels: Sequence[str]) -> None:
         self._database = database
         self._purpose = purpose
-        self._channel = channel
+        self._channels = channels
         self._connection: PostgresConnection | None = None
         self._checked = 0.0
         self._wakeup: tuple[socket.socket, socket.socket] | None = None  # a byte sent to the second ends a wait
@@ -296,7 +296,8 @@ class PostgresListener(ChangeListener):
                     self.polling_only = True
                     self._disconnect()
                     return False
-                self._connection.listen(self._channel)
+                for channel in self._channels:
+                    self._connection.listen(channel)
                 self._checked = time.monotonic()
                 return True  # changes before the LISTEN were not notified
             return self._listen(timeout_s, stop)
@@ -314,7 +315,7 @@ class PostgresListener(ChangeListener):
                 self._checked = time.monotonic()
                 return True
             if time.monotonic() - self._checked > LISTENER_CHECK_INTERVAL_S:
-                connection.listen(self._channel)  # no effect, but proves to `holdfast doctor` that this one is alive
+                connection.listen(self._channels[-1])  # no effect, but proves to `holdfast doctor` that it is alive
                 self._checked = time.monotonic()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
@@ -347,6 +348,7 @@ class PostgresDatabase(Database):
     """One schema of one PostgreSQL database."""
 
     dialect: PostgresDialect
+    can_listen = True
 
     def __init__(self, url: str, schema: str) -> None:
         super().__init__()
@@ -370,10 +372,11 @@ class PostgresDatabase(Database):
         name = purpose if alone else SHARED_CONNECTIONS.get(purpose, purpose)
         return self._managed(name, lambda: self.connect(name, idle_timeout_s))
 
-    def change_listener(self, topic: Topic = "work") -> ChangeListener:
+    def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:
         of_work = topic == "work"
-        channel = self.dialect.channel if of_work else self.dialect.ends_channel
-        listener = PostgresListener(self, "listener" if of_work else "ends", channel)
+        shared = self.dialect.channel if of_work else self.dialect.ends_channel
+        channels = [shared] if channel is None else [channel, shared]
+        listener = PostgresListener(self, "listener" if of_work else "ends", channels)
         self._listeners.add(listener)
         return listener
 
@@ -422,12 +425,16 @@ class PostgresDatabase(Database):
             options = " ".join([str(self._options.get("options") or ""), *settings]).strip()
             try:
                 conninfo = make_conninfo(**{**given, "options": options})
-                return PostgresConnection(conninfo, self.display_url, for_tasks=for_tasks)
+                return self._connected(PostgresConnection(conninfo, self.display_url, for_tasks=for_tasks))
             except OptionsRejected:
                 if "options" in self._options:
                     raise  # options in the URL must not be dropped silently
                 self._takes_options = False
-        return PostgresConnection(make_conninfo(**given), self.display_url, for_tasks=for_tasks)
+        return self._connected(PostgresConnection(make_conninfo(**given), self.display_url, for_tasks=for_tasks))
+
+    def _connected(self, connection: PostgresConnection) -> PostgresConnection:
+        self.can_listen = not connection.pooled
+        return connection
 
     def lock_migrations(self, connection: DatabaseConnection) -> None:
         """Lock without timeouts, because another process may be building an index.

@@ -53,7 +53,7 @@ _ENQUEUE = {
     "edges": "insert",
     "metadata": "insert",
     "limit_settings": "insert",
-    "workers": "select (session, idle, lease_until)",
+    "workers": "select (session, idle, lease_until, wake_channel, wake_group)",
     "watchers": _ALL,
 }
 _READ = dict.fromkeys(_WORK, "select")

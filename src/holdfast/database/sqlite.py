@@ -242,7 +242,7 @@ class SqliteDatabase(Database):
     def in_user_transaction(self) -> bool:
         return self._holder == threading.get_ident()
 
-    def change_listener(self, topic: Topic = "work") -> ChangeListener:
+    def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:  # noqa: ARG002
         if self._in_memory:
             return NullChangeListener()
         log = f"{os.path.realpath(self._path)}-wal"

@@ -31,6 +31,7 @@ from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, 
 from holdfast.store import AttemptEnd, Claim
 from holdfast.store.commands import LoadedHistory
 from holdfast.store.rows import EndKind, EndState
+from holdfast.store.sessions import UNREACHABLE, WakeAddress
 from holdfast.task.machine import Machine, Transition
 from holdfast.task.scope import Scope, StopSignal
 from holdfast.task.task import Task
@@ -358,10 +359,11 @@ def crash_error() -> ErrorInfo:
 class Session:
     """One lease period of a worker process. A process that lost its lease continues under a new session."""
 
-    def __init__(self, name: str, info: str) -> None:
+    def __init__(self, name: str, info: str, wake: WakeAddress = UNREACHABLE) -> None:
         self.id = f"{name}:{secrets.token_hex(6)}"
         self.name = name
         self.info = info
+        self.wake = wake
         self.valid_until = 0.0
         """Until when (monotonic) the lease is certainly valid: counted from before the heartbeat was sent."""
         self.excused = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,7 @@ from holdfast.engine.write_queue import WriteQueue
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.commands import NewCheckpoint
+from holdfast.store.sessions import WakeAddress
 from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
@@ -134,7 +137,8 @@ class WorkerComponents:
         )
         self.pruner = Pruner(store, settings.keep_events, settings.keep_keys)
         self.stats = StatsAggregator(store)
-        self.listener = CommitListener(store, self._others_committed, self._runs_became_ready)
+        self.wake_channel = f"holdfast.{secrets.token_hex(8)}"
+        self.listener = CommitListener(store, self.wake_channel, self._others_committed, self._runs_became_ready)
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         if telemetry.on:
@@ -198,10 +202,15 @@ class WorkerComponents:
             "thread_slots": self.runner.threads, "thread_tasks": in_threads[:MAX_REPORTED_TASKS],
             "app": self._schedule_registry.app, "schedules": self.scheduler.digests(),
         }  # fmt: skip
-        session = Session(worker_name(), json.dumps(info))
+        session = Session(worker_name(), json.dumps(info), self._wake_address(tasks))
         if self.on_session is not None:
             self.on_session(session.id)
         return session
+
+    def _wake_address(self, tasks: Iterable[str]) -> WakeAddress:
+        channel = self.wake_channel if self.store.database.can_listen else ""
+        queues = None if self.settings.queues is None else sorted(self.settings.queues)
+        return WakeAddress(channel, hashlib.sha256(json.dumps([queues, sorted(tasks)]).encode()).hexdigest()[:16])
 
     def _status(self) -> str | None:
         """Return the worker's health as JSON, for its session row; None if there is nothing to report."""
@@ -236,6 +245,7 @@ class WorkerComponents:
         self.claimer.wake()
 
     def _others_committed(self) -> None:
+        self.claimer.notified()
         self._runs_became_ready()
         self.timers.wake()
 

@@ -52,6 +52,19 @@ class CrashedRun(NamedTuple):
     """The error that describes the death, as JSON; stored with the run even if it is retried."""
 
 
+class WakeAddress(NamedTuple):
+    """How new work wakes a worker: the channel on which it listens, and the group of workers that run the same tasks.
+
+    An empty channel: it can't listen.
+    """
+
+    channel: str
+    group: str
+
+
+UNREACHABLE = WakeAddress("", "")
+
+
 class SessionRow(NamedTuple):
     """A session. `now`: the time at which `lease_until` was read."""
 
@@ -80,9 +93,15 @@ class SessionStore(StoreModule):
     def __init__(self, context: StoreContext) -> None:
         super().__init__(context)
 
-    def open(self, session: str, name: str, lease: int, info: str, status: str | None = None) -> None:
+    def open(
+        self, session: str, name: str, lease: int, info: str, status: str | None = None, wake: WakeAddress | None = None
+    ) -> None:
         """Register a worker process; its lease, in microseconds, starts now."""
-        self._execute("heartbeat", "open_session", session=session, name=name, lease=lease, info=info, status=status)
+        channel, group = wake or (None, None)
+        self._execute(
+            "heartbeat", "open_session", session=session, name=name, lease=lease, info=info, status=status,
+            channel=channel, wake_group=group,
+        )  # fmt: skip
 
     def renew(self, session: str, lease: int, status: str | None = None) -> bool:
         """Renew the lease and report the worker's status; False if it has expired, which ends the session."""
@@ -96,9 +115,20 @@ class SessionStore(StoreModule):
         """Set whether the session wants to be notified of new work."""
         self._execute("claim", "mark_idle", session=session, idle=int(idle))
 
-    def count_idle(self) -> int:
-        """Count the live sessions that want to be notified of new work."""
-        return int(self._execute("claim", "count_idle")[0][0])
+    def count_idle(self, group: str) -> int:
+        """Count the live sessions of a group that want to be notified of new work."""
+        return int(self._execute("claim", "count_idle", wake_group=group)[0][0])
+
+    def wake_next(self, session: str, group: str) -> bool:
+        """Notify another idle worker of the group of this session; return whether there is one."""
+        if not self._context.database.dialect.notifies:
+            return False
+        return bool(self._execute("claim", "wake_next", session=session, wake_group=group)[0][0])
+
+    def unmark_unresponsive(self, session: str, group: str) -> None:
+        """Stop notifying the idle worker of the group that is notified first: it didn't respond."""
+        if self._context.database.dialect.notifies:
+            self._execute("claim", "unmark_unresponsive", session=session, wake_group=group)
 
     def close(self, session: str) -> bool:
         """Remove the session of a worker that stopped; False if runs still name it: a recovery releases those."""

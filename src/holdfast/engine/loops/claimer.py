@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState
@@ -20,7 +21,7 @@ from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.write_queue import WriteQueue
-from holdfast.errors import PayloadError
+from holdfast.errors import PayloadError, StoreError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
 from holdfast.store.commands import LoadedHistory
@@ -50,6 +51,9 @@ SATURATED_PAUSE_S = 0.005
 by this much: claiming many runs at once costs little more than claiming one."""
 MAX_CLAIM_LANES = 250
 """A claim looks into each lane, so of more lanes than this it gets only those that have ready runs."""
+MIN_HAND_ON_INTERVAL_S = 0.02
+MAX_HAND_ON_INTERVAL_S = 0.5
+"""How often a worker whose slots are full wakes another one: seldom after it found no idle one."""
 RECENT_CLAIM_S = 2.0
 """A lane that gave runs within this time is claimed from without looking for ready runs first: its index entries of
 claimed runs, which remain until vacuum, would slow that down."""
@@ -365,10 +369,17 @@ class Claimer(Loop):
         self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
         self.telemetry: WorkerTelemetry | None = None
         self._needs_slots = True  # whether runs may be ready that found no slot
+        self._was_notified = False  # another process has announced work, perhaps to this worker alone
+        self._hand_on_at = 0.0
+        self._hand_on_interval_s = MIN_HAND_ON_INTERVAL_S
         self.empty_rounds = 0
         """How many rounds in a row found nothing."""
         self.poll_interval_s = POLL_INTERVAL_S
         """How often this worker polls while it is idle."""
+
+    def notified(self) -> None:
+        """Note that another process has announced work to this worker. Then call `wake`. From any thread."""
+        self._was_notified = True
 
     def slot_freed(self) -> None:
         """Claim again if the last claim found more runs than slots. From any thread."""
@@ -378,12 +389,18 @@ class Claimer(Loop):
     def tick(self) -> float:
         self._needs_slots = True  # before the slots are counted, so that no freed slot is missed
         session = self._state.session
-        if session is None or self._monitor.is_stalled:
+        was_notified, self._was_notified = self._was_notified, False
+        if session is None:
             return POLL_INTERVAL_S
-        if self._is_timed_out and self._idle_session is session and self.empty_rounds and not self._poll():
-            return self._idle_pause()
+        if self._monitor.is_stalled:
+            self._decline(session, was_notified)
+            return POLL_INTERVAL_S
+        is_poll = self._is_timed_out and self._idle_session is session and self.empty_rounds > 0
+        if is_poll and not self._poll(session):
+            return self._idle_pause(session)
         with self._claiming:
             if (pause_s := self._pause_before_claim(session)) is not None:
+                self._decline(session, was_notified)
                 return pause_s
             free, _ = self._slots()
             self._lanes.refresh_if_stale()
@@ -392,7 +409,14 @@ class Claimer(Loop):
             self._lanes.record_claims([each.claim for each in attempts], free)
             all_started = not attempts or self._start(attempts)
         if not attempts:
+            if not self._has_slots_of_all_kinds():
+                self._decline(session, was_notified)
             return self._found_nothing(session)
+        if is_poll:
+            self._store.sessions.unmark_unresponsive(session.id, session.wake.group)
+        if len(attempts) >= claim_size(free):
+            self._unmark_idle(session)
+            self._hand_on(session)
         self.empty_rounds, self.poll_interval_s = 0, POLL_INTERVAL_S
         if all_started and len(attempts) < free // 2 and self._idle_session is session:
             # Nothing more is ready, and the next run that becomes ready is announced.
@@ -608,7 +632,7 @@ class Claimer(Loop):
         lanes = self._startable_lanes()
         if not self._store.claims.has_ready(lanes):
             self._needs_slots = not self._has_slots_of_all_kinds()
-            return self._idle_pause()
+            return self._idle_pause(session)
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL_INTERVAL_S:
             self._limits_checked_at = now
@@ -616,17 +640,59 @@ class Claimer(Loop):
                 self._lanes.refresh()
         return self._contended_pause()
 
-    def _poll(self) -> bool:
-        """Return whether there may be something to do. Only reads: a claim that finds nothing is a commit on disk."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Claim nothing more, and let other workers be notified instead of this one."""
+        super().stop(timeout)
+        session, self._idle_session = self._idle_session, None
+        if session is not None and self._state.session is session:
+            with suppress(StoreError):  # it expires with the lease
+                self._store.sessions.mark_idle(session.id, False)
+
+    def _decline(self, session: Session, was_notified: bool) -> None:
+        """Hand on work that was announced to this worker, which can't claim now, and ask for no more of it."""
+        if was_notified and self._idle_session is session:
+            self._unmark_idle(session)
+            self._hand_on_at = 0.0
+            self._hand_on(session)
+
+    def _unmark_idle(self, session: Session) -> None:
+        """Ask for no more notifications."""
+        if self._idle_session is session:
+            self._store.sessions.mark_idle(session.id, False)
+            self._idle_session = None
+
+    def _hand_on(self, session: Session) -> None:
+        """Wake an idle worker of the same group, because more may be ready than this worker has slots for."""
+        now = time.monotonic()
+        if now < self._hand_on_at:
+            return
+        if self._store.sessions.wake_next(session.id, session.wake.group):
+            self._hand_on_interval_s = MIN_HAND_ON_INTERVAL_S
+        else:
+            self._hand_on_interval_s = min(2 * self._hand_on_interval_s, MAX_HAND_ON_INTERVAL_S)
+        self._hand_on_at = now + self._hand_on_interval_s
+
+    def _poll(self, session: Session) -> bool:
+        """Return whether there may be something to do.
+
+        It writes nothing, except that it asks for notifications again if another worker found this one unresponsive. A
+        claim that finds nothing would commit.
+        """
+        if self._store.database.dialect.notifies:
+            self._store.sessions.mark_idle(session.id, True)
         self._lanes.refresh()
         if self._isolation.is_active or self._isolation.poll() or self._store.claims.has_ready(self._startable_lanes()):
             return True
         self._needs_slots = not self._has_slots_of_all_kinds()
         return False
 
-    def _idle_pause(self) -> float:
-        """Return the time until the next poll. It grows with the number of idle workers, which poll in turn."""
-        idle = self._store.sessions.count_idle() if self._store.database.dialect.notifies else 1
+    def _idle_pause(self, session: Session) -> float:
+        """Return the time until the next poll. It grows with the number of idle workers of the same group.
+
+        These poll at different times, so together they still find work within a second.
+        """
+        notifies = self._store.database.dialect.notifies
+        idle = self._store.sessions.count_idle(session.wake.group) if notifies else 1
         self.poll_interval_s = min(POLL_INTERVAL_S * max(idle / IDLE_POLLERS, 1.0), MAX_IDLE_POLL_INTERVAL_S)
         return self.poll_interval_s * random.uniform(0.75, 1.0)
 
@@ -648,6 +714,5 @@ class Claimer(Loop):
         now = time.monotonic()
         if not self._busy_since:
             self._busy_since = now
-        elif self._idle_session is session and now - self._busy_since > POLL_INTERVAL_S:
-            self._store.sessions.mark_idle(session.id, False)
-            self._idle_session = None
+        elif now - self._busy_since > POLL_INTERVAL_S:
+            self._unmark_idle(session)

@@ -159,7 +159,7 @@ class Heartbeat(Loop):
         session = self._new_session()
         sent_at = time.monotonic()
         lease_micros = int(self._lease * MICROS_PER_SECOND)
-        self._store.sessions.open(session.id, session.name, lease_micros, session.info, self._status())
+        self._store.sessions.open(session.id, session.name, lease_micros, session.info, self._status(), session.wake)
         session.renewed(sent_at, self._lease)
         self._unknown = set()
         self._state.begin(session)

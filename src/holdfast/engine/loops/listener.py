@@ -18,10 +18,12 @@ class CommitListener(Loop):
 
     name = "listener"
 
-    def __init__(self, store: Store, on_commit: Callable[[], None], on_client_commit: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, channel: str, on_commit: Callable[[], None], on_client_commit: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._store = store
-        self._listener = store.database.change_listener()
+        self._listener = store.database.change_listener(channel=channel)
         self._on_commit = on_commit
         self._on_client_commit = on_client_commit
         self._unsubscribe: Callable[[], None] = lambda: None

@@ -1,7 +1,7 @@
 -- name: open_session
 -- Register a worker process. A repeat after a lost response changes nothing.
-insert into {schema}workers (session, name, lease_until, started_at, idle, info, status)
-values (:session, :name, {clock} + cast(:lease as bigint), {clock}, 0, :info, :status)
+insert into {schema}workers (session, name, lease_until, started_at, idle, info, status, wake_channel, wake_group)
+values (:session, :name, {clock} + cast(:lease as bigint), {clock}, 0, :info, :status, :channel, :wake_group)
 on conflict do nothing
 
 -- name: renew_session
@@ -17,11 +17,31 @@ update {schema}workers set lease_until = {clock} where session {among(:rows, ses
 
 -- name: mark_idle
 -- Set whether a session wants to be notified of new work.
-update {schema}workers set idle = cast(:idle as smallint) where session = :session
+update {schema}workers set idle = cast(:idle as smallint) where session = :session and idle <> cast(:idle as smallint)
 
 -- name: count_idle
--- Count the live sessions that want to be notified of new work.
-select count(*) from {schema}workers where idle = 1 and lease_until > {now}
+-- Count the live sessions of a group that want to be notified of new work.
+select count(*) from {schema}workers where idle = 1 and lease_until > {now} and wake_group = :wake_group
+
+-- name: wake_next
+-- only: postgres
+-- Notify another idle worker of the group, and return whether there was one.
+select count(cast(pg_notify(w.channel, '') as text)) from (
+    select min(wake_channel) as channel from {schema}workers
+    where idle = 1 and lease_until > {now} and wake_channel <> '' and wake_group = :wake_group and session <> :session
+    having min(wake_channel) is not null
+) w
+
+-- name: unmark_unresponsive
+-- only: postgres
+-- Let the idle worker that is notified first be notified no more, because it didn't respond. If it is alive, it marks
+-- itself again with its next poll.
+with first as materialized (
+    select session from {schema}workers
+    where idle = 1 and lease_until > {now} and wake_channel <> '' and wake_group = :wake_group and session <> :session
+    order by wake_channel limit 1 {lock_skip_locked}
+)
+update {schema}workers set idle = 0 where session {among(first, session)}
 
 -- name: close_session
 -- Delete the session of a worker that stopped, unless a run still names it.
