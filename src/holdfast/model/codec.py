@@ -206,7 +206,8 @@ def decode_value(text: str, kind: Any = Any) -> Any:
 
 def restore_secrets(value: Any, text: str) -> Any:
     """Return a value that was decoded from a text with all its secrets as `Secret`."""
-    return unmasked_secrets(value) if may_have_secrets(text) else value
+    has_none = "$" not in text and "\\" not in text  # the usual case, found fast
+    return value if has_none or not may_have_secrets(text) else unmasked_secrets(value)
 
 
 def unreadable_error(text: str | bytes) -> PayloadError:

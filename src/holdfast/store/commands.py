@@ -2,13 +2,13 @@
 
 The committer collects commands and the store writes them in batches. Each command names its run, fence and generation,
 so that it is rejected once the run belongs to another claim. It also names the number `n` and the key under which its
-outcome is recorded, so that a repeat after a lost response reads back what was written.
+outcome is recorded, so that a repeat after a lost response reads back what was written; `n` is None if it has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -105,6 +105,7 @@ class SetAsideCommand(msgspec.Struct):
     token: RunToken
     key: str
     error: str
+    n: ClassVar[None] = None
 
 
 class EmitCommand(msgspec.Struct):
@@ -167,6 +168,7 @@ class ProgressCommand(msgspec.Struct):
 
     token: RunToken
     text: str
+    n: ClassVar[None] = None
 
 
 class AnnotateCommand(msgspec.Struct):
@@ -182,6 +184,7 @@ class MarkUndosCommand(msgspec.Struct):
     """Mark that the run may have compensations from now on."""
 
     token: RunToken
+    n: ClassVar[None] = None
 
 
 class FailedTryCommand(msgspec.Struct):
@@ -195,6 +198,7 @@ class FailedTryCommand(msgspec.Struct):
     key: str
     data: str
     replaces: int | None = None
+    n: ClassVar[None] = None
 
 
 Command: TypeAlias = (

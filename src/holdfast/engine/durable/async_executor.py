@@ -370,12 +370,12 @@ class AsyncExecutor(Executor):
         delivery = self._delivery
         future: asyncio.Future[Any] = self._loop.create_future()
         delivery.futures.add(future)
-        n: int | None = getattr(command, "n", None)
-        if n is not None:
+        n = command.n
+        if n is None:
+            delivery.note_activity()
+        else:
             delivery.expect(n)
         self._services.submit(PendingWrite(self.current, command, self._on_written, True, future))
-        if delivery.has_branches:
-            delivery.note_activity()
         return future
 
     async def write_ahead(self, command: SpawnCommand) -> Any:
@@ -404,7 +404,7 @@ class AsyncExecutor(Executor):
         self._finished += 1
         if self._open_waits:
             self._suspend_soon()
-        future, n = write.context, getattr(write.command, "n", None)
+        future, n = write.context, write.command.n
         if type(result) is Written:
             if n is not None:
                 self._delivery.deliver(n, future, result.value)
