@@ -45,7 +45,7 @@ def parameters(function: Any) -> set[str]:
     ("heading", "settings"),
     [
         ("`Holdfast(…)`", parameters(Holdfast)),
-        ("`@app.task(…)`", {"name", *TaskSettings.__annotations__}),
+        ("`@app.task(…)`", {"name", "defaults", *TaskSettings.__annotations__}),
         ("`task.options(…)`", set(CALL_OPTIONS)),
         ("`Retry(…)`", parameters(Retry)),
         ("`ctx.step(…)`", parameters(Context.options)),

@@ -51,7 +51,7 @@ from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
 from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
-from holdfast.model.run import Chunk, Page, Progress, RunInfo, RunState
+from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState
 from holdfast.model.schedule import (
     LastRun,
     PollInfo,
@@ -66,8 +66,9 @@ from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Condition, Node, Output, all_of, any_of, none_of
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph, OnTimeout
+from holdfast.task.hooks import HookTask, HookTasks
 from holdfast.task.machine import After, Done, Machine, State
-from holdfast.task.options import RunIn
+from holdfast.task.options import RunIn, TaskDefaults, TaskSettings
 from holdfast.task.schedule_registry import Overlap, ScheduleSettings
 from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
@@ -107,6 +108,8 @@ __all__ = [
     "HistoryEntry",
     "Holdfast",
     "HoldfastError",
+    "HookTask",
+    "HookTasks",
     "Keep",
     "KeyConflict",
     "LastRun",
@@ -132,6 +135,7 @@ __all__ = [
     "RetryAfter",
     "Run",
     "RunCancelled",
+    "RunEnd",
     "RunFailed",
     "RunFinished",
     "RunIn",
@@ -156,7 +160,9 @@ __all__ = [
     "StoreUnavailable",
     "SyncContext",
     "Task",
+    "TaskDefaults",
     "TaskError",
+    "TaskSettings",
     "TooLarge",
     "UnknownTask",
     "WaitTimeout",

@@ -26,8 +26,9 @@ from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
+from holdfast.task.hooks import HookTasks
 from holdfast.task.machine import Machine, State
-from holdfast.task.options import RunIn, TaskSettings
+from holdfast.task.options import RunIn, TaskDefaults, TaskSettings
 from holdfast.task.registry import (
     Registry,
     TaskDecorator,
@@ -179,6 +180,10 @@ class Holdfast:
         keep: Keep | Duration | None = None,
         memory: int | None = None,
         receives: Mapping[str, Any] | None = None,
+        on_success: HookTasks | None = None,
+        on_failure: HookTasks | None = None,
+        on_end: HookTasks | None = None,
+        defaults: TaskDefaults | None = None,
     ) -> TaskDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…)`.
@@ -201,10 +206,18 @@ class Holdfast:
             memory: The memory limit in bytes of a task with `run_in="process"`.
             receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
                 `run.send` refuses other messages.
+            on_success: Tasks to enqueue in the transaction in which a run becomes done. They take a `RunEnd`.
+            on_failure: The same when a run fails.
+            on_end: The same when a run is done, failed or cancelled.
+            defaults: Settings that the task shares with others. What is given here takes precedence.
         """
-        known = ("name", *TaskSettings.__annotations__)
+        known = ("name", "defaults", *TaskSettings.__annotations__)
         for unknown in settings.keys() - set(known):
             raise ConfigError(f"@app.task: unknown setting {unknown!r}; the settings are {', '.join(known)}")
+        if (defaults := settings.pop("defaults", None)) is not None:
+            if not isinstance(defaults, TaskDefaults):
+                raise ConfigError(f"@app.task: defaults must be a TaskDefaults, not {type(defaults).__name__}")
+            settings = {**defaults.settings, **settings}
         if fn:
             return register_task(*fn, enqueuer=self._client.creator, registry=self.registry, **settings)
         return lambda fn: register_task(fn, enqueuer=self._client.creator, registry=self.registry, **settings)
@@ -222,6 +235,9 @@ class Holdfast:
         limits: Sequence[str] = (),
         max_crashes: int = 3,
         keep: Keep | Duration | None = None,
+        on_success: HookTasks | None = None,
+        on_failure: HookTasks | None = None,
+        on_end: HookTasks | None = None,
         history: int | None = 1000,
     ) -> Machine[S]:
         """Register a state machine.
@@ -244,7 +260,7 @@ class Holdfast:
         return register_machine(
             name, states, enqueuer=self._client.creator, registry=self.registry, history=history, queue=queue,
             aliases=aliases, priority=priority, retry=retry, timeout=timeout, deadline=deadline, limits=limits,
-            max_crashes=max_crashes, keep=keep,
+            max_crashes=max_crashes, keep=keep, on_success=on_success, on_failure=on_failure, on_end=on_end,
         )  # fmt: skip
 
     def limit(

@@ -15,6 +15,7 @@ import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
+from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.claimer import Claimer
@@ -22,7 +23,7 @@ from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.processes import framing, pool
 from holdfast.policy.admission import LimitCounter
-from holdfast.store import command_batch
+from holdfast.store import command_batch, propagation
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
 from holdfast.store.commands import EmitCommand, WaitCommand
@@ -120,6 +121,20 @@ def _read_events_early() -> Iterator[None]:
         mock.patch.object(command_batch, "lock_events", _events_read_early),
     ):
         yield
+
+
+_enqueue_hooks = propagation.enqueue_hooks
+_finalize = Attempt.finalize
+
+
+def _enqueue_hooks_twice(tx: Any, ends: Any) -> None:
+    _enqueue_hooks(tx, ends)
+    _enqueue_hooks(tx, ends)
+
+
+def _finalize_without_hooks(attempt: Attempt, *args: Any) -> Any:
+    attempt.has_hooks = False
+    return _finalize(attempt, *args)
 
 
 _tick = Claimer.tick
@@ -344,6 +359,12 @@ BUGS = (
         "keep-off", "after a slow claim, the head of the lane isn't scanned for an unbounded time", ScanPolicy,
         "resume_s", _resume_without_bound,
         test="tests/store/test_claim_cursor.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
+    ),
+    code("hook-lost", "the end of a run enqueues no hooks", propagation, "enqueue_hooks", lambda *_: None),
+    code("hook-twice", "the end of a run enqueues its hooks twice", propagation, "enqueue_hooks", _enqueue_hooks_twice),
+    code(
+        "hook-alone", "a job that ends alone, with one statement, enqueues no hooks", Attempt, "finalize",
+        _finalize_without_hooks,
     ),
     code(
         "answer-unmarked", "a reply from any process is accepted, whichever call it answers", pool,

@@ -15,6 +15,9 @@ DEATHS = ("crashed", "worker_lost")
 QUEUES_AGAIN = ("waiting", "moved", "restarted", "undoing")
 """Ends of attempts after which a run queues behind ready ones."""
 
+HOOK_ARGUMENT = '{"end":{"id":'
+HOOKED_STATES = ("done", "failed", "cancelled")
+
 
 class InvariantChecker:
     """Finds the invariants that a commit violates."""
@@ -60,6 +63,7 @@ class InvariantChecker:
         violations += self._events_and_waits(changes)
         if any(change.table in ("runs", "limits") for change in changes):
             violations += self._permits()
+            violations += _hooks(changes)
             violations += self._graphs(changes)
         return violations
 
@@ -376,6 +380,24 @@ class InvariantChecker:
                 yield f"node {node['node']} counts {node['pending']} open dependencies instead of {left}"
             if node["state"] in ("ready", "running", "waiting", "scheduled") and left and node["ending"] is None:
                 yield f"node {node['node']} is {node['state']} before {left} of its dependencies have ended"
+
+
+def _hooks(changes: list[Change]) -> Iterator[str]:
+    """Compare the runs that ended in a transaction with the ends that it enqueued hooks for."""
+    ended: Counter[str] = Counter()
+    told: Counter[str] = Counter()
+    for change in changes:
+        old, new = change.old, change.new
+        if change.table != "runs" or new is None:
+            continue
+        if old is None and HOOK_ARGUMENT in new["args"]:
+            told[msgspec.json.decode(new["args"])["end"]["id"]] += 1
+        was_open = old is None or old["finished_at"] is None
+        if was_open and new["state"] in HOOKED_STATES and '"hooks"' in (new["options"] or ""):
+            ended[new["id"]] += 1
+    for id in sorted(ended.keys() | told.keys()):
+        if ended[id] != told[id]:
+            yield f"run {id} ended {ended[id]} times, and {told[id]} hooks were enqueued with that"
 
 
 def is_claim(change: Change) -> bool:

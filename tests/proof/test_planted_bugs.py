@@ -28,6 +28,12 @@ def test_claims_that_are_never_released_are_caught_by_the_simulation():
     assert catch_apart("claim-forgotten").seed is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hook-lost", "hook-twice", "hook-alone"])
+def test_a_hook_that_is_lost_or_enqueued_twice_is_caught_by_the_simulation(name):
+    assert catch_apart(name).seed is not None
+
+
 @pytest.mark.parametrize("name", ["claim-stalled", "renew-stalled"])
 def test_a_worker_that_ignores_its_blocked_event_loop_is_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout
+from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunEnd, RunFailed, StepFailed, SyncContext, WaitTimeout
 from tests.proof.replica import Replica
 from tests.support.step_functions import step_function
 
@@ -101,8 +101,9 @@ class SimulatedTasks:
         app.limit("few", concurrency=2)
         app.limit("slow", rate="3/s")
         task = app.task
+        noted = self._declare_hook(app)
 
-        @task(name="job", retry=RETRY)
+        @task(name="job", retry=RETRY, on_end=noted)
         async def job(name: str, fails: int, tenths: int) -> str:
             await asyncio.sleep(tenths / 10)
             if self.observer.ran("", name) <= fails:
@@ -113,7 +114,7 @@ class SimulatedTasks:
         async def limited(name: str, fails: int, tenths: int) -> str:
             return await job.fn(name, fails, tenths)
 
-        @task(name="rated", retry=RETRY, limits=["few", "slow"], max_crashes=1)
+        @task(name="rated", retry=RETRY, limits=["few", "slow"], max_crashes=1, on_end=noted)
         async def rated(name: str, fails: int, tenths: int) -> str:
             return await job.fn(name, fails, tenths)
 
@@ -124,7 +125,7 @@ class SimulatedTasks:
                 raise ValueError(name)
             return name
 
-        @task(name="child", retry=RETRY)
+        @task(name="child", retry=RETRY, on_end=noted)
         async def child(name: str) -> str:
             await asyncio.sleep(0)
             return f"child {name}"
@@ -148,8 +149,18 @@ class SimulatedTasks:
         self.jobs = (job, limited, rated, threaded)
         self._declare_programs(app)
 
+    @staticmethod
+    def _declare_hook(app: Holdfast) -> Any:
+        @app.task(name="noted")
+        async def noted(end: RunEnd) -> str:
+            return end.state
+
+        return noted
+
     def _declare_programs(self, app: Holdfast) -> None:
-        @app.task(name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
+        @app.task(
+            name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1), on_end=app.registry.get("noted")
+        )
         async def program(ctx: Context, what: Program, generation: int, end: str) -> Any:
             return await ProgramRunner(self, ctx, generation).act(what, end)
 

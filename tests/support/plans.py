@@ -304,6 +304,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "read_set_aside": (ONE | {"n": 1}, "messages_pkey"),
     "return_messages": (each(taken_by="0:key"), "messages_pkey"),
     "find_parents": ({}, "runs_pkey"),
+    "read_ended_runs": ({}, "runs_pkey"),
+    "read_options_of_ended": ({}, "runs_pkey"),
     "add_children": (RUNS_TO_ADD, None),
     "end_tree_attempts": (ENDS, "runs_pkey"),
     "lock_unfinished_children": ({}, "holdfast_runs_children"),

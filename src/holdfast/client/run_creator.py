@@ -25,11 +25,13 @@ from holdfast.model.ids import new_id_text
 from holdfast.model.keep import Keep
 from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
+from holdfast.store.hooks import HOOKS
 from holdfast.store.limits import counter_key
 from holdfast.task.declared_limits import DeclaredLimit
-from holdfast.task.options import Options
+from holdfast.task.options import Declaration, Options
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body, reject_in_event_loop
+from holdfast.task.signature import POSITIONAL
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
 from holdfast.telemetry.metrics import NAMES
@@ -222,12 +224,24 @@ class RunCreator:
             key=options.key,
             digest=digest,
             old_digest=old_digest,
-            options=_stored_options(options, self._telemetry.tracing, node),
+            options=_stored_options(options, self._telemetry.tracing, node, self._hooks(declared)),
             tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
             limits=self._limit_counters(request, pending),
             fair=self._registry.fair.get(options.queue or declared.queue),
             metadata=options.metadata,
         )
+
+    def _hooks(self, declared: Declaration) -> dict[str, list[dict[str, Any]]] | None:
+        """Return the templates of the runs that follow the end of a run."""
+        if not declared.hooks:
+            return None
+        return {event: [self._hook(request) for request in requests] for event, requests in declared.hooks.items()}
+
+    def _hook(self, request: Request[Any]) -> dict[str, Any]:
+        (argument,) = msgspec.json.decode(request.args)
+        run = msgspec.to_builtins(self.new_run(request, (argument,), pack=False))
+        stored = {name: value for name, value in run.items() if value is not None}
+        return {"run": stored | {"args": ""}} | ({} if argument == POSITIONAL else {"argument": argument})
 
     def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:
         if not (request.declaration.limits or request.options.limits):
@@ -244,9 +258,13 @@ class RunCreator:
                 self._declared.update(new)
 
 
-def _stored_options(options: Options, tracing: Tracing | None, node: str | None) -> str | None:
+def _stored_options(
+    options: Options, tracing: Tracing | None, node: str | None, hooks: dict[str, Any] | None
+) -> str | None:
     """Encode the options that have no column of their own, the key for display, and what spans of the run need."""
     stored: dict[str, Any] = {} if options.key is None else {"key": options.key}
+    if hooks is not None:
+        stored[HOOKS] = hooks
     if tracing is not None:
         if (context := tracing.current_context()) is not None:
             stored["trace"] = context

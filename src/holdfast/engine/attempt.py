@@ -30,6 +30,7 @@ from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.store import AttemptEnd, Claim
 from holdfast.store.commands import LoadedHistory
+from holdfast.store.hooks import HOOKS
 from holdfast.store.rows import EndKind, EndState
 from holdfast.store.sessions import UNREACHABLE, WakeAddress
 from holdfast.task.machine import Machine, Transition
@@ -112,6 +113,8 @@ class Attempt(msgspec.Struct, eq=False):
     on_threads_done: Callable[[], None] | None = None
     """Called when the last thread of its steps has ended or was abandoned."""
     scheduled_for: datetime | None = None
+    has_hooks: bool = False
+    """Whether the end of its run enqueues other tasks."""
     telemetry: AttemptTelemetry | None = None
     """None if telemetry is off."""
 
@@ -136,6 +139,7 @@ class Attempt(msgspec.Struct, eq=False):
             self.retry = Retry.from_json(options["retry"])
         if "timeout" in options:
             self.timeout = max(options["timeout"] - self.claim.spent, 0)
+        self.has_hooks = HOOKS in options
         if "scheduled_for" in options:
             self.scheduled_for = to_datetime(options["scheduled_for"])
 
@@ -301,7 +305,7 @@ class Attempt(msgspec.Struct, eq=False):
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
-        if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
+        if alone and not self.has_hooks and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.in_tree = True
         undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)

@@ -91,6 +91,24 @@ class RunInfo(Generic[R_co]):
         return self.state in FINAL_STATES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended: the argument of tasks in `on_success`, `on_failure` and `on_end`.
+
+    `error` has no traceback. For the rest, read the run: `app.get_run(end.id).info()`.
+    """
+
+    id: UUID
+    task: str
+    queue: str
+    state: Literal["done", "failed", "cancelled"]
+    attempt: int
+    created_at: datetime
+    finished_at: datetime
+    tenant: str | None = None
+    error: ErrorInfo | None = None
+
+
 class Page(list[RunInfo[Any]]):
     """One page of a list of runs.
 

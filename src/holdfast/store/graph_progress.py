@@ -88,7 +88,7 @@ class EndWithoutAttempt(NamedTuple):
 
     def ended(self) -> EndedRun:
         cause = self.error if self.state == "skipped" else None
-        return EndedRun(self.id, self.state, self.graph, node=self.node, cause=cause)
+        return EndedRun(self.id, self.state, self.graph, node=self.node, cause=cause, unstarted=True)
 
 
 def release_dependents(tx: Tx, ends: Sequence[EndedRun]) -> ReleaseResult:

@@ -20,6 +20,7 @@ from holdfast.store.graph_progress import (
     insert_nodes,
     release_dependents,
 )
+from holdfast.store.hooks import enqueue_hooks
 from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.rewind import rewind_runs, take_back
 from holdfast.store.run_tree import (
@@ -50,7 +51,18 @@ def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | N
         pending += cancel_children(tx, unsuccessful)
         following_ends += pending
         starting = [start for each in (following, *started) for start in each.starting]
+    enqueue_hooks(tx, _with_options(tx, [*ends, *(released.ended if released is not None else ()), *following_ends]))
     return following_ends
+
+
+def _with_options(tx: Tx, ends: Iterable[EndedRun]) -> list[EndedRun]:
+    """Return those of the ends that may have hooks. The options of nodes that failed unstarted weren't read before."""
+    known = [end for end in ends if end.is_final]
+    unread = {end.id: end for end in known if end.unstarted and end.state == "failed" and end.node is not None}
+    if unread:
+        rows = tx.execute("read_options_of_ended", rows=id_rows(sorted(unread)))
+        known += [unread[str(id)]._replace(options=options) for id, options in rows]
+    return known
 
 
 def failed_runs(ends: Iterable[EndedRun]) -> list[str]:

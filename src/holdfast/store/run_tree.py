@@ -33,6 +33,7 @@ class LockedRun(NamedTuple):
     kind: str | None
     node: str | None
     limits: str | None
+    options: str | None
 
     def belongs_to(self, session: str, fence: int) -> bool:
         """Return whether this claim of the session is still running."""
@@ -40,13 +41,14 @@ class LockedRun(NamedTuple):
 
     def ended(self, state: str) -> EndedRun:
         """Describe that it has just ended, or started to undo."""
-        return EndedRun(self.id, state, self.parent, self.spawn_key, self.map_index, self.node)
+        return EndedRun(self.id, state, self.parent, self.spawn_key, self.map_index, self.node, options=self.options)
 
 
 class EndedRun(NamedTuple):
     """A run that has just ended, or started to undo, with its position in the tree, to propagate the end.
 
-    `cause`: why it was skipped.
+    `cause`: why it was skipped. `options`: the stored ones, which may have hooks.
+    `unstarted`: it ended without an attempt, and its options weren't read.
     """
 
     id: str
@@ -56,6 +58,8 @@ class EndedRun(NamedTuple):
     map_index: int | None = None
     node: str | None = None
     cause: str | None = None
+    options: str | None = None
+    unstarted: bool = False
 
     @property
     def is_final(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
 import msgspec
 
@@ -18,6 +18,7 @@ from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import payload_type
+from holdfast.task.hooks import HookTasks, hook_requests
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 """Where a task's function runs."""
@@ -104,6 +105,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     keep: Keep | None = None
     memory: int | None = None
     receives: Mapping[str, Any] = {}
+    hooks: Mapping[str, tuple[Any, ...]] = {}
+    """Requests of the tasks to enqueue when a run ends, by event. Their argument is an example."""
 
 
 class TaskSettings(TypedDict, total=False):
@@ -121,6 +124,33 @@ class TaskSettings(TypedDict, total=False):
     keep: Keep | Duration | None
     memory: int | None
     receives: Mapping[str, Any] | None
+    on_success: HookTasks | None
+    on_failure: HookTasks | None
+    on_end: HookTasks | None
+
+
+class TaskDefaults:
+    """Settings that several tasks share: `@app.task(defaults=…)`. What a task sets itself takes precedence.
+
+    Example:
+        ```python
+        billing = TaskDefaults(queue="billing", retry=Retry(max_attempts=3), on_failure=alert)
+
+        @app.task(defaults=billing, timeout=30)
+        def charge(order: int) -> None: ...
+        ```
+    """
+
+    __slots__ = ("settings",)
+
+    def __init__(self, **settings: Unpack[TaskSettings]) -> None:
+        known = set(TaskSettings.__annotations__) - {"aliases"}
+        for unknown in settings.keys() - known:
+            raise ConfigError(f"TaskDefaults: unknown setting {unknown!r}; the settings are {', '.join(sorted(known))}")
+        self.settings: TaskSettings = settings
+
+    def __repr__(self) -> str:
+        return f"TaskDefaults({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
 
 
 def check_declaration(
@@ -139,6 +169,9 @@ def check_declaration(
     keep: Keep | Duration | None = None,
     memory: int | None = None,
     receives: Mapping[str, Any] | None = None,
+    on_success: HookTasks | None = None,
+    on_failure: HookTasks | None = None,
+    on_end: HookTasks | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -156,6 +189,11 @@ def check_declaration(
         keep=None if keep is None else Keep.of(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives"),
+        hooks={
+            event: hook_requests(given, f"{where}: {event}")
+            for event, given in (("on_success", on_success), ("on_failure", on_failure), ("on_end", on_end))
+            if given is not None
+        },
     )
 
 

@@ -56,6 +56,10 @@ def options_unreadable(run: str, task: str, attempt: int, error: object) -> None
     _log_attempt(logging.WARNING, event, run, task, attempt, {"error": error})
 
 
+def hooks_unreadable(run: str, error: object) -> None:
+    _log(logging.ERROR, "hook not enqueued", {"run": run, "error": error})
+
+
 def thread_not_started(run: str, task: str, attempt: int, error: object) -> None:
     fields: dict[str, Any] = {"reason": "cannot start a thread", "error": error}
     _log_attempt(logging.ERROR, "run released", run, task, attempt, fields)

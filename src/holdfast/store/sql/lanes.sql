@@ -5,6 +5,11 @@ select each.queue, each.task from {each(:rows, queue text, task text)}
 where true
 on conflict (queue, task) do update set unused_since = null where {schema}lanes.unused_since is not null
 
+-- name: find_lanes
+-- Find those of these lanes in which runs may be created.
+select l.id, l.queue, l.task from {each(:rows, queue text, task text)}
+join {schema}lanes l on l.queue = each.queue and l.task = each.task where l.unused_since is null
+
 -- name: list_lanes
 -- List all lanes; there are as many as pairs of queue and task in use.
 select id, queue, task, limited, unused_since from {schema}lanes

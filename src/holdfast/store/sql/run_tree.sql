@@ -1,14 +1,14 @@
 -- name: lock_runs
 -- Lock runs in order of creation and read what writers need to know of them.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
-    r.kind, r.node, r.limits
+    r.kind, r.node, r.limits, r.options
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock}
 
 -- name: lock_unlocked_runs
 -- Lock those of the runs that no other transaction has locked.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
-    r.kind, r.node, r.limits
+    r.kind, r.node, r.limits, r.options
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock_skip_locked}
 
@@ -60,6 +60,16 @@ where id {among(:rows, id uuid)} and finished_at is null and ending is null
 and (cast(:overdue as int) = 0 or coalesce(deadline, {now} + 1) <= {now})
 returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {notify_workers},
     case when finished_at is not null then {notify_clients} end
+
+-- name: read_ended_runs
+-- Read what the hooks of runs that have just ended are told about them.
+select r.id, l.queue, l.task, r.state, r.attempt, r.tenant, r.error, r.created_at, r.finished_at
+from {schema}runs r join {schema}lanes l on l.id = r.lane where r.id {among(:rows, id uuid)}
+order by r.seq
+
+-- name: read_options_of_ended
+-- Read the stored options of runs that ended without an attempt.
+select r.id, r.options from {schema}runs r where r.id {among(:rows, id uuid)} and r.options is not null
 
 -- name: lock_unfinished_children
 -- Lock the unfinished children of runs, in order of creation.
