@@ -182,9 +182,18 @@ def _enqueue() -> list[PeerCase]:
     ]
 
 
+def _continuations() -> list[PeerCase]:
+    return [
+        PeerCase(DBOS, POSTGRES, "", 200, changes={"pool": 8, "poll": 0.05}),
+        PeerCase(ABSURD, POSTGRES, "", 100, changes={"poll": 0.02}),
+        PeerCase(DBOS, SQLITE, "", 200, changes={"pool": 8, "poll": 0.05}),
+    ]
+
+
 PEER_CASES: dict[str, Callable[[], list[PeerCase]]] = {
     "jobs": _jobs,
     "steps": _steps,
     "latency": _latency,
     "enqueue": _enqueue,
+    "continuations": _continuations,
 }

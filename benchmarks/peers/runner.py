@@ -80,6 +80,8 @@ class PeerRunner:
         """Measure one repetition."""
         if not self._is_set_up:
             self._set_up()
+        if benchmark == "continuations":
+            return self._measure_continuations(case)
         if self._db is None:
             return {case.variant: self._measure_direct(case, None)}
         try:
@@ -95,6 +97,15 @@ class PeerRunner:
         if case.mode:
             return {case.variant: self._measure_enqueue(case, db)}
         return {case.variant: self._measure_work(case, db)}
+
+    def _measure_continuations(self, case: PeerCase) -> Metrics:
+        """Let one process measure all operations and report their milliseconds."""
+        with scratch_folder() as scratch:
+            command = self._command("measure_continuations", case, scratch)
+            metrics = run_process(command, scratch, self._peer.name, TIMEOUT_S)
+        if self._db is not None:
+            self._db.empty()
+        return metrics
 
     def _set_up(self) -> None:
         """Create the peer's tables."""

@@ -47,6 +47,7 @@ class Continuations(Benchmark):
     unit = "ms"
     count = 200
     quick_count = 10
+    has_peers = True
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
         return {
@@ -69,9 +70,11 @@ class Continuations(Benchmark):
         return [Case(backend.name, HOLDFAST, measure)]
 
     def pairs_to_compare(self, keys: Sequence[MetricKey]) -> list[tuple[MetricKey, MetricKey]]:
-        """Compare every operation with one step."""
-        pairs = [(key, key._replace(metric=STEP)) for key in keys if key.metric not in (STEP, SLEEP)]
-        return [pair for pair in pairs if pair[1] in set(keys)]
+        """Compare every operation of Holdfast with one step, and with the same operation of peers."""
+        ours = [key for key in keys if key.subject == HOLDFAST]
+        pairs = [(key, key._replace(metric=STEP)) for key in ours if key.metric not in (STEP, SLEEP)]
+        pairs = [pair for pair in pairs if pair[1] in set(keys)]
+        return [*pairs, *super().pairs_to_compare(keys)]
 
 
 # What the child processes do

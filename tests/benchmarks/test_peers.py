@@ -118,7 +118,8 @@ def test_every_peer_has_what_its_cases_need():
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_is_measured_or_skipped_with_the_reason(measured, durable_server, name):
     where = ("--quick", "--postgres", durable_server, "--peers", name)
-    for benchmark, count in (("jobs", "500"), ("enqueue", "2000"), ("latency", "4"), ("steps", "200")):
+    sizes = {"jobs": "500", "enqueue": "2000", "latency": "4", "steps": "200", "continuations": "5"}
+    for benchmark, count in sizes.items():
         found = measured(benchmark, *where, "--count", count)
         subjects = {line["subject"] for line in found["results"]}
         has = any(case.peer.name == name for case in PEER_CASES[benchmark]())

@@ -1,7 +1,7 @@
-"""Run a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct JSON`.
+"""Run a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct|measure_continuations JSON`.
 
 `prepare` creates the tables, `work` runs a worker until it is stopped, `enqueue` enqueues jobs, and `direct` does all
-the work in this process. The last two print their rate as a line of JSON.
+the work in this process. The last two print their rate as a line of JSON; `measure_continuations` prints milliseconds.
 """
 
 from __future__ import annotations

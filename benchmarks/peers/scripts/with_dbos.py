@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
@@ -15,6 +17,8 @@ from dbos import DBOS, DBOSClient
 
 if TYPE_CHECKING:
     from benchmarks.peers.scripts.run import Arguments, PeerConfig
+
+c: Any = importlib.import_module("continuations")  # beside this script, which has no package
 
 QUEUE = "bench"
 VERSION = "1"
@@ -118,6 +122,64 @@ def direct(config: PeerConfig) -> dict[str, float]:
         seconds = time.perf_counter() - started
     DBOS.destroy()
     return {"rate": config.count / seconds, **({} if config.url else count_records(config))}
+
+
+def measure_continuations(config: PeerConfig) -> dict[str, float]:
+    """Measure how fast work continues, in one process; return milliseconds by operation."""
+    received: SimpleQueue[int] = SimpleQueue()
+    workflows, receives = continuation_workflows(), receiver_workflow(received)
+    launch(config, listens=False)
+    count = config.count
+    job = workflows["job"]
+    handle = DBOS.start_workflow(receives, count)
+    found = {
+        c.MESSAGE: c.median_receipt_ms(count, received, lambda n: DBOS.send(handle.workflow_id, n, "go")),
+        c.STEP: c.per_operation(workflows["steps"], count),
+        c.CHILD_CALL: c.per_operation(workflows["calls"], count),
+        c.SPAWN_JOIN: c.per_operation(workflows["spawns"], count),
+        c.RESULT: c.median_ms(count, lambda number: DBOS.start_workflow(job, number).get_result()),
+    }
+    DBOS.destroy()
+    return found
+
+
+def continuation_workflows() -> dict[str, Any]:
+    """Return the workflows that perform a number of operations each, by name, and the job that they call."""
+
+    @DBOS.step()
+    def trivial_step(number: int) -> int:
+        return number + 1
+
+    @DBOS.workflow(name="job")
+    def job(number: int) -> int:
+        return number + 1
+
+    @DBOS.workflow(name="count_steps")
+    def count_steps(count: int) -> None:
+        for number in range(count):
+            trivial_step(number)
+
+    @DBOS.workflow(name="calls")
+    def calls(count: int) -> None:
+        for number in range(count):
+            job(number)
+
+    @DBOS.workflow(name="spawns")
+    def spawns(count: int) -> None:
+        handles = [DBOS.start_workflow(job, number) for number in range(count)]
+        for handle in handles:
+            handle.get_result()
+
+    return {"job": job, "steps": count_steps, "calls": calls, "spawns": spawns}
+
+
+def receiver_workflow(received: SimpleQueue[int]) -> Any:
+    @DBOS.workflow(name="receives")
+    def receives(count: int) -> None:
+        for _ in range(count):
+            received.put(DBOS.recv("go", timeout_seconds=60))
+
+    return receives
 
 
 def count_records(config: PeerConfig) -> dict[str, float]:
