@@ -257,7 +257,8 @@ def test_swapped_steps_events_and_messages_are_rejected(make_app):
         assert "was changed, or copied from elsewhere" in failed.info().error.message
 
 
-def test_a_payload_replaced_by_one_in_clear_is_rejected(make_app):
+@pytest.mark.parametrize("kind", ["step", "random", "event"])
+def test_a_payload_replaced_by_one_in_clear_is_rejected(make_app, kind):
     app = make_app(codec=Encryption([NEW]))
     echo, *_ = program(app)
 
@@ -279,7 +280,7 @@ def test_a_payload_replaced_by_one_in_clear_is_rejected(make_app):
     fetch(app, f"update {{}}runs set result = '\"forged\"' where id = '{done.id}'")
     with pytest.raises(PayloadAltered, match="stored in clear"):
         done.result()
-    fetch(app, f"update {{}}checkpoints set value = '\"FORGED\"' where run = '{durable.id}'")
+    fetch(app, f"update {{}}checkpoints set value = '\"FORGED\"', kind = '{kind}' where run = '{durable.id}'")
     app.emit("go")
     drain(app)
     assert "stored in clear" in durable.info().error.message

@@ -225,12 +225,21 @@ def checkpoint_context(kind: str, tenant: str | None, run: str, key: str) -> Pay
 
     What a run has received stays bound to the event, or to the topic of the message.
     """
-    if kind == "step":
+    if is_step_result(kind, key):
         return PayloadContext("step", tenant, run, key)
     if kind in ("event", "message"):
         name = key.rpartition("#")[0].partition(":")[2]
         return PayloadContext("event", tenant, None, name) if kind == "event" else message_context(tenant, run, name)
     return None
+
+
+def is_step_result(kind: str, key: str) -> bool:
+    """Return whether the value of a checkpoint is the result of a step.
+
+    The kind alone isn't authenticated: with another one, a forged result in clear would pass for something that is
+    never packed. All operations but steps have keys that start with `$`.
+    """
+    return kind == "step" or (key[:1] != "$" and kind != "failed")
 
 
 def message_context(tenant: str | None, run: str, topic: str) -> PayloadContext:

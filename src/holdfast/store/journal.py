@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.database import Row
 from holdfast.errors import KeyConflict
 from holdfast.model.codec import UnreadableText
-from holdfast.model.payloads import PayloadContext
+from holdfast.model.payloads import PayloadContext, is_step_result
 from holdfast.model.step_keys import key_label
 from holdfast.store.command_batch import CommandBatch, outcome_checkpoint, read_replies
 from holdfast.store.commands import (
@@ -209,7 +209,7 @@ class Journal(StoreModule):
         if type(key) is not str or type(kind) is not str or type(n) is not int:
             raise TypeError(f"the type of checkpoint {n!r} is wrong")
         payloads = self._context.payloads
-        if kind == "step" and value is not None and (value[:1] == "~" or payloads.rejects_plain):
+        if value is not None and (value[:1] == "~" or payloads.rejects_plain) and is_step_result(kind, key):
             value = payloads.unpack(value, PayloadContext("step", tenants.get(run), run, key))
             if isinstance(value, UnreadableText) and loaded.unreadable is None:
                 loaded.unreadable = type(value.error)(f"the result of {key_label(key)}: {value.error}")
