@@ -22,11 +22,11 @@ class Failing:
         self.real = real
         self.failed = False
 
-    def __call__(self, *given):
+    def __call__(self, *given, **others):
         if not self.failed:
             self.failed = True
             raise StoreUnavailable("not now")
-        return self.real(*given)
+        return self.real(*given, **others)
 
 
 def test_runs_claimed_before_a_failing_claim_are_released_at_once(app, monkeypatch):
@@ -74,10 +74,10 @@ def test_a_run_is_not_released_while_its_history_loads_slowly(app, woken, monkey
     worker = app.worker(lease=600)
     load = app.store.journal.load
 
-    def slowly(*given):
+    def slowly(*given, **others):
         for _ in range(3):
             worker._components.heartbeat.renew()
-        return load(*given)
+        return load(*given, **others)
 
     monkeypatch.setattr(app.store.journal, "load", slowly)
     with worker:

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 
 from holdfast import Graph
 from holdfast.cli.commands import holdfast
-from holdfast.model.payloads import Payloads
+from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.previews import MAX_SHOWN_BYTES, PayloadView
 from holdfast.web import request_threads
 from tests.support.large_payloads import LIMIT, execute, large_json, packed
 
 MAX_PEAK_BYTES = 100 * 1000 * 1000
+HERE = PayloadContext("args")
 
 
 @pytest.mark.slow
@@ -40,7 +41,7 @@ def test_lists_leave_results_out_and_never_decompress_long_arguments(shop, open_
     shop.drain()
     unpacked = []
     unpack = Payloads._unpack
-    monkeypatch.setattr(Payloads, "_unpack", lambda *given: unpacked.append(given[2]) or unpack(*given))
+    monkeypatch.setattr(Payloads, "_unpack", lambda *given: unpacked.append(given[-1]) or unpack(*given))
     execute(
         database_url,
         "update holdfast_runs set args = :value, result = :value",
@@ -61,7 +62,7 @@ def test_a_response_contains_payloads_up_to_a_bound_and_names_the_rest(shop, ope
     details = open_visitor.get(f"/api/v1/runs/{runs.id}").json
     assert details["steps"][0]["value"] == ["a" * (LIMIT - 100)], "one that fits is whole"
     view = PayloadView(shop.app.store.payloads)
-    shown = [view.value(packed(large)) for _ in range(6)]
+    shown = [view.value(packed(large), HERE) for _ in range(6)]
     whole = [each for each in shown if not isinstance(each, str)]
     assert len(whole) == MAX_SHOWN_BYTES // LIMIT
     assert shown[-1].startswith("(omitted: ")
@@ -92,9 +93,9 @@ def test_a_large_part_of_a_value_and_a_cut_history_are_shown_by_page_and_command
 def test_a_large_payload_with_a_secret_is_never_shown_unmasked(shop):
     for marker in ('"$secret"', '"\\u0024secret"', '"$s\\u0065cret"'):
         text = '{"a":"' + "x" * 300_000 + '","b":{' + marker + ':"tiger"}}'
-        shown = PayloadView(shop.app.store.payloads).value(text)
+        shown = PayloadView(shop.app.store.payloads).value(text, HERE)
         assert shown == f"(omitted: {len(text):,} bytes; it has secrets and is too large to mask them)"
-        small = PayloadView(shop.app.store.payloads).value('{"b":{' + marker + ':"tiger"}}')
+        small = PayloadView(shop.app.store.payloads).value('{"b":{' + marker + ':"tiger"}}', HERE)
         assert small == {"b": "***"}
 
 
