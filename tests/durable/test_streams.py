@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import Context, Retry, SyncContext
+from holdfast.client.results import CompletionListener, PollBackoff
 from holdfast.errors import RunNotFound
 from tests.support.durable import drain, state
 from tests.support.processes import Processes
@@ -161,6 +162,58 @@ def test_another_process_follows_a_run_live_and_ends_with_it(app, database_url, 
             assert follower.wait() == 0
     finally:
         processes.close()
+
+
+@pytest.fixture
+def never_poll(monkeypatch):
+    """Make callers wait for a wake-up instead of the next poll."""
+    monkeypatch.setattr(PollBackoff, "pause", lambda *_: 3600.0)
+
+
+def follow_in_steps(worker_app, follow):
+    """Follow a run that writes a chunk after each event, and emit an event for each chunk that arrives."""
+
+    @worker_app.task(name="work")
+    async def work(ctx: Context) -> None:
+        for n in range(3):
+            await ctx.write(f"piece{n}")
+            await ctx.wait_for(f"event{n}")
+
+    got: list[object] = []
+    with worker_app.worker():
+        run = work.enqueue()
+        follower = threading.Thread(target=follow, args=(run, got))
+        follower.start()
+        for n in range(3):
+            wait_until(lambda n=n: len(got) == n + 1)
+            worker_app.emit(f"event{n}")
+        follower.join(30)
+    assert not follower.is_alive()
+    assert got == ["piece0", "piece1", "piece2"]
+
+
+def follow_in_thread(run, got):
+    got += (chunk.data for chunk in run.stream())
+
+
+def follow_on_loop(run, got):
+    async def follow() -> None:
+        async for chunk in run.astream():
+            got.append(chunk.data)
+
+    asyncio.run(follow())
+
+
+@pytest.mark.parametrize("follow", [follow_in_thread, follow_on_loop])
+def test_a_worker_wakes_the_followers_in_its_process(app, never_poll, monkeypatch, follow):
+    monkeypatch.setattr(CompletionListener, "request", lambda *_: None)
+    follow_in_steps(app, follow)
+
+
+@pytest.mark.parametrize("follow", [follow_in_thread, follow_on_loop])
+def test_followers_of_another_process_are_notified_of_chunks_and_of_the_end(app, make_app, never_poll, follow):
+    elsewhere = make_app()  # without the worker's signals, like another process
+    follow_in_steps(app, lambda run, got: follow(elsewhere.get_run(run.id), got))
 
 
 def test_a_stream_ends_with_a_run_that_fails_or_is_cancelled(app):

@@ -364,6 +364,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "list_children": (ONE, "holdfast_runs_children"),
     "list_unfinished_children": (ONE | {"spawn_key": "0:call"}, "holdfast_runs_children"),
     "list_failed_children": (ONE, "holdfast_runs_children"),
+    "read_stream_ends": ({}, "runs_pkey"),
     "list_chunks": (ONE | {"after": 0}, "chunks_pkey"),
     "add_nodes": (NEW_NODES, None),
     "add_edges": ({"rows": json_rows({"needs": id, "node": PARENT} for id in IDS)}, None),

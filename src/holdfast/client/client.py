@@ -1,12 +1,12 @@
 """`Client`: everything that an application does with its store, shared by the app, its tasks and its run handles.
 
 Blocking; the `a…` methods of the public API call it in a thread. Creating runs is in `run_creator.py`, graphs in
-`graphs.py`, results and streams in `results.py`.
+`graphs.py`, results in `results.py`, streams in `streams.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from holdfast.client.graphs import GraphClient
 from holdfast.client.handle import Run
 from holdfast.client.results import RunResults
 from holdfast.client.run_creator import RunCreator
+from holdfast.client.streams import RunStreams
 from holdfast.errors import ConfigError
 from holdfast.model.codec import encode
 from holdfast.model.failure import cancellation_json
@@ -52,22 +53,32 @@ class Client:
         self.creator.bind(store)
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
+        self.streams = RunStreams(store)
         self.decode_result = self.results.decode_result
-        self.wake_result_waiters = self.results.waiter.on_local_ends
+        self.wake_followers = self.streams.followers.on_local_writes
 
     def bind(self, store: Store) -> None:
         """Switch to another store, for existing tasks and handles too. Not while calls are in progress."""
-        self.results.waiter.close()
+        self._stop_listening()
         self._use(store)
 
     def close(self) -> None:
         """Close all connections. The next use opens new ones."""
         try:
-            self.results.waiter.close()
+            self._stop_listening()
         finally:
             self.store.close()
 
+    def _stop_listening(self) -> None:
+        self.results.waiter.close()
+        self.streams.followers.close()
+
     # Services for the engine
+
+    def wake_result_waiters(self, runs: Sequence[str]) -> None:
+        """Wake the callers in this process that wait for these runs or follow them."""
+        self.results.waiter.on_local_ends(runs)
+        self.wake_followers(runs)
 
     def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:
         """Build the row of a child of a run of this tenant."""

@@ -46,13 +46,14 @@ class CompletionListenerLoop(Loop):
         watch: ChangeListener,
         on_completion: Callable[[], None],
         is_wanted: Callable[[CompletionListenerLoop], bool],
+        kind: str = "",
     ) -> None:
         super().__init__()
         self._watchers = store.watchers
         self._watch = watch
         self._on_completion = on_completion
         self._is_wanted = is_wanted
-        self._id = new_id_text()
+        self._id = kind + new_id_text()
         self._registered_at: float | None = None
         self.is_listening = False
         self.is_finished = False

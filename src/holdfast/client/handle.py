@@ -201,11 +201,11 @@ class Run(Generic[R_co]):
             after: Skip the chunks up to this sequence number, to resume a stream.
         """
         reject_in_event_loop("stream", "use `async for chunk in run.astream(…)`")
-        return self._client.results.stream(self.id, after)
+        return self._client.streams.stream(self.id, after)
 
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
         """Yield the chunks that the run writes. The async form of `stream`."""
-        return self._client.results.astream(self.id, after)
+        return self._client.streams.astream(self.id, after)
 
     def nodes(self) -> dict[str, RunInfo[Any]]:
         """Return the nodes of a graph by name. Each node is a run.

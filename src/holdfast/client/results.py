@@ -1,4 +1,4 @@
-"""Read the results and streams of runs, and wait for runs to finish.
+"""Read the results of runs, and wait for runs to finish.
 
 `RunResults` serves run handles. `ResultWaiter` decides when a waiting caller reads again. The coroutines of one event
 loop share one poll of the database; each thread polls for itself. Polling backs off exponentially, and a commit of a
@@ -14,22 +14,21 @@ import contextvars
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from holdfast.client.completion_listener import CompletionListenerLoop, rest_after
-from holdfast.database import Row
+from holdfast.database import Row, Topic
 from holdfast.database.faults import AccessDenied
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ErrorInfo, ResultTimeout, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, database_clock, to_micros
-from holdfast.model.codec import decode_value
 from holdfast.model.failure import error_from_json
 from holdfast.model.payloads import PayloadContext
-from holdfast.model.run import FINAL_STATES, Chunk
+from holdfast.model.run import FINAL_STATES
 from holdfast.store import Store
 from holdfast.store.run_reader import RunReader
 from holdfast.task.registry import Registry
@@ -46,6 +45,8 @@ LISTEN_FROM_S = 0.02
 LISTENER_LINGER_S = 3.0
 """The listener stays this long after the last caller has stopped waiting."""
 LISTENER_STOP_TIMEOUT_S = 5.0
+FOLLOWER = "follower:"
+"""How the ids of processes begin in `watchers` that follow streams. Statements that write chunks notify only these."""
 
 MAX_OUTAGE_S = 300.0
 """After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
@@ -229,8 +230,9 @@ class CompletionListener:
     hints: callers also poll, and poll more often while it isn't active.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, topic: Topic = "completions") -> None:
         self._store = store
+        self._topic: Topic = topic
         self._polling_only = store.clock is not database_clock  # Nothing happens while a test's clock stands still.
         self._lock = threading.Lock()
         self._loop: CompletionListenerLoop | None = None
@@ -252,11 +254,12 @@ class CompletionListener:
                 self._start(on_completion)
 
     def _start(self, on_completion: Callable[[], None]) -> None:
-        watch = self._store.database.change_listener("completions")
+        watch = self._store.database.change_listener(self._topic)
         if watch.polling_only:
             self._polling_only = True
             return
-        self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted)
+        kind = FOLLOWER if self._topic == "chunks" else ""
+        self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted, kind)
         try:
             self._loop.start()
         except RuntimeError:  # No thread could be started.
@@ -388,7 +391,7 @@ class Finished(NamedTuple):
 
 
 class RunResults:
-    """The results and streams of runs, typed by their tasks."""
+    """The results of runs, typed by their tasks."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
@@ -442,47 +445,3 @@ class RunResults:
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)
         raise RunFailed(id, info)
-
-    # Streams
-
-    def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
-        """Yield the chunks of a run as they are written, until it finishes."""
-        backoff = PollBackoff(id, None)
-        while True:
-            chunks, is_complete = self._next_chunks(id, after)
-            yield from chunks
-            if is_complete:
-                return
-            if chunks:
-                after, backoff = chunks[-1].seq, PollBackoff(id, None)
-            else:
-                self._store.database.reject_wait_in_transaction(f"run {id}")
-                time.sleep(backoff.pause("", MAX_POLL_INTERVAL_S))
-
-    async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
-        """Yield the chunks of a run as they are written, until it finishes."""
-        import asyncio
-
-        backoff = PollBackoff(id, None)
-        while True:
-            chunks, is_complete = await run_in_thread(self._next_chunks, id, after)
-            for chunk in chunks:
-                yield chunk
-            if is_complete:
-                return
-            if chunks:
-                after, backoff = chunks[-1].seq, PollBackoff(id, None)
-            else:
-                await asyncio.sleep(backoff.pause("", MAX_POLL_INTERVAL_S))
-
-    def _next_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
-        """Return the next chunks, and whether the stream is complete.
-
-        The state is read first: all chunks of a finished run are visible once its final state is.
-        """
-        row = self._store.outcomes.read(str(id))
-        if row is None:
-            raise RunNotFound.of(id)
-        rows = self._store.queries.chunks(str(id), row[-1], after)
-        chunks = [Chunk(n, attempt, decode_value(data), step, number or 1) for n, attempt, data, step, number in rows]
-        return chunks, row[0] in FINAL_STATES and not rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -106,6 +106,9 @@ class ReadOnlyRunFactory:
 
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, text)
+
+    def wake_followers(self, runs: Collection[str]) -> None:
+        """Do nothing: a replay writes no chunks."""
 
     def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Do nothing: no run ends in a replay."""

@@ -1,6 +1,6 @@
 """Database drivers, SQL dialects and migrations. This layer knows SQL but nothing about runs."""
 
-from holdfast.database.base import ChangeListener, Database, DatabaseConnection, ManagedConnection, Row
+from holdfast.database.base import ChangeListener, Database, DatabaseConnection, ManagedConnection, Row, Topic
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
 from holdfast.database.statements import Statement, Statements
 from holdfast.database.url import open_database
@@ -17,5 +17,6 @@ __all__ = [
     "Row",
     "Statement",
     "Statements",
+    "Topic",
     "open_database",
 ]

@@ -18,7 +18,7 @@ from holdfast.errors import StoreError, StoreUnavailable, TaskError
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
-Topic: TypeAlias = Literal["work", "completions"]
+Topic: TypeAlias = Literal["work", "completions", "chunks"]
 """What a change listener waits for: new work (workers) or finished runs (clients that wait for results)."""
 
 IDLE_TIMEOUT_S = 20.0

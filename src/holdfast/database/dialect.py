@@ -33,6 +33,7 @@
 | `{notify_workers}` | notifies one idle worker of each group, except the acting one; free while none is idle |
 | `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
+| `{notify_followers}` | notifies clients that follow streams; free while none does |
 | `{indexed_by(name)}` | on SQLite, the index to use where its planner chooses another one |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
 | `{storage(runs, fillfactor = 50)}` | schema: storage parameters, where the database has them |
@@ -204,6 +205,10 @@ class PostgresDialect(Dialect):
         "(select cast(pg_notify('{ends_channel}', '') as text)"
         " where exists (select 1 from {schema}watchers where expires_at > {now}))"
     )
+    _notify_followers = (
+        "(select cast(pg_notify('{chunks_channel}', '') as text)"
+        " where exists (select 1 from {schema}watchers where id like 'follower:%' and expires_at > {now}))"
+    )
 
     def __init__(self, schema: str) -> None:
         self.schema = check_schema(schema)
@@ -212,6 +217,7 @@ class PostgresDialect(Dialect):
         self._schema = self._in_schema = f'"{schema}".'
         self._channel = self.channel
         self._ends_channel = self.ends_channel
+        self.chunks_channel = self._chunks_channel = f"chunks.{schema}"
 
     def fill(self, text: str, limit: int | None = None) -> str:
         """Expand all fragments and qualify function names, so that no other schema's function is called instead.
@@ -330,7 +336,7 @@ class SqliteDialect(Dialect):
     _run_key = "seq integer primary key autoincrement, id text not null unique"
     _clustered = "without rowid"
     _old_snapshot = "1 = 0"
-    _notify_workers = _notify_clients = "null"
+    _notify_workers = _notify_clients = _notify_followers = "null"
 
     @staticmethod
     def _each(argument: str) -> str:

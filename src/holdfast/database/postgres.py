@@ -373,10 +373,13 @@ class PostgresDatabase(Database):
         return self._managed(name, lambda: self.connect(name, idle_timeout_s))
 
     def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:
-        of_work = topic == "work"
-        shared = self.dialect.channel if of_work else self.dialect.ends_channel
-        channels = [shared] if channel is None else [channel, shared]
-        listener = PostgresListener(self, "listener" if of_work else "ends", channels)
+        dialect = self.dialect
+        purpose, *channels = {
+            "work": ("listener", dialect.channel),
+            "completions": ("ends", dialect.ends_channel),
+            "chunks": ("chunks", dialect.chunks_channel, dialect.ends_channel),
+        }[topic]
+        listener = PostgresListener(self, purpose, channels if channel is None else [channel, *channels])
         self._listeners.add(listener)
         return listener
 

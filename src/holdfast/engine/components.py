@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,10 +227,15 @@ class WorkerComponents:
 
     # Signals between the components
 
-    def _after_commit(self, ended: Sequence[str], affects_others: bool, left_ready: bool) -> None:
-        """Wake what may continue after a commit: clients that wait for ended runs, waiting functions, the claimer."""
+    def _after_commit(
+        self, ended: Sequence[str], streaming: Collection[str], affects_others: bool, left_ready: bool
+    ) -> None:
+        """Wake what may continue after a commit: clients that wait for ended runs or follow streams, waiting functions,
+        the claimer."""
         if ended:
             self._client.wake_result_waiters(ended)
+        if streaming:
+            self._client.wake_followers(streaming)
         if affects_others and self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         if self.runner.free_slots() > 0:  # a slot counts as free only when the end of its last run is durable

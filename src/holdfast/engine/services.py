@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -51,6 +51,9 @@ class ClientServices(Protocol):
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a result, given as JSON."""
+
+    def wake_followers(self, runs: Collection[str]) -> None:
+        """Wake the callers in this process that follow the streams of these runs, which have written chunks."""
 
     def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Wake the callers in this process that wait for the results of these runs, because they have ended."""

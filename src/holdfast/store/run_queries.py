@@ -13,7 +13,7 @@ from holdfast.database import Row
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import GRAPH_QUEUE, RunState
-from holdfast.store.module import StoreModule, id_rows, json_rows
+from holdfast.store.module import StoreModule, id_rows, in_chunks, json_rows
 from holdfast.store.rows import Claim
 from holdfast.store.typed_rows import RowReader, as_text
 
@@ -376,6 +376,14 @@ class RunQueries(StoreModule):
         rows = self._execute("read", "list_chunks", id=id, after=after)
         context = PayloadContext("chunk", tenant, id)
         return [(n, attempt, self._context.payloads.unpack(data, context), *step) for n, attempt, data, *step in rows]
+
+    def stream_ends(self, ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Return the states of runs that write streams and the numbers of their last chunks, 0 for none, by id."""
+        found: dict[str, tuple[str, int]] = {}
+        for chunk in in_chunks(list(ids)):
+            rows = self._execute("read", "read_stream_ends", rows=id_rows(chunk))
+            found |= {str(id): (state, last or 0) for id, state, last in rows}
+        return found
 
     def set_aside_messages(self, id: str) -> list[Row]:
         """Return the messages of a run that were set aside: n, topic, stored size of the payload, sent_at."""

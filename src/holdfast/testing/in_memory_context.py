@@ -6,7 +6,7 @@ The engine's own plans (`engine/durable/plans.py`) decide what happens; the effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -91,6 +91,9 @@ class InMemoryRunFactory:
     def decode_result(self, task: str, text: str) -> Any:
         known = (request.signature for request in self.requests.values() if request.task == task)
         return next(known).decode_result(text)
+
+    def wake_followers(self, runs: Collection[str]) -> None:
+        """Do nothing: nothing follows it."""
 
     def wake_result_waiters(self, runs: Sequence[str]) -> None:
         """Do nothing: nothing waits for it."""

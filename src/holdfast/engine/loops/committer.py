@@ -46,7 +46,7 @@ from holdfast.model.failure import describe_exception, error_from_json, error_to
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store import AttemptEnd, Store
-from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, Written, needs_own_transaction
+from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, WriteCommand, Written, needs_own_transaction
 from holdfast.store.rows import Claim, EndedClaims
 from holdfast.telemetry import log
 
@@ -100,7 +100,7 @@ class Committer(Loop):
         queue: WriteQueue,
         claims: CommitClaims,
         on_failed: Callable[[str], None],
-        on_commit: Callable[[Sequence[str], bool, bool], None],
+        on_commit: Callable[[Sequence[str], Collection[str], bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
         on_suspended: Callable[[Attempt], None],
     ) -> None:
@@ -118,6 +118,7 @@ class Committer(Loop):
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
         self._ended_runs: list[str] = []  # runs that ended in this batch
         self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
+        self._streaming_runs: set[str] = set()  # runs that wrote chunks in this batch
         self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
         self.ended_attempts = 0
         self.released_attempts = 0
@@ -149,7 +150,8 @@ class Committer(Loop):
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
 
     def _signal_commit(self) -> None:
-        """Report which runs have ended, whether waits may be resolved, and whether runs may be ready and unclaimed.
+        """Report which runs have ended or written chunks, whether waits may be resolved, and whether runs may be ready
+        and unclaimed.
 
         Most commits only record steps.
         """
@@ -157,7 +159,8 @@ class Committer(Loop):
         left_ready, self._left_ready = self._left_ready, False
         affected_others, self._affected_others = self._affected_others, False
         if ended or affected_others:
-            self._on_commit(ended, affected_others, left_ready)
+            streaming, self._streaming_runs = self._streaming_runs, set()
+            self._on_commit(ended, streaming, affected_others, left_ready)
 
     def _is_durable(self, write: PendingWrite | PendingEnd) -> bool:
         if isinstance(write, PendingWrite):
@@ -208,6 +211,7 @@ class Committer(Loop):
 
     def _write_some(self, session: str, writes: list[PendingWrite]) -> list[Reply]:
         commands: list[Any] = [write.command for write in writes]
+        self._streaming_runs.update(each.token.run for each in commands if isinstance(each, WriteCommand))
         with self._claiming(session, len(commands)) as claim:
             return self._store.journal.write(session, commands, claim)
 

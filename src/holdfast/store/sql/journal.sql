@@ -191,6 +191,7 @@ insert into {schema}chunks (run, n, attempt, data, at, step, step_try)
 select cast(each.run as {uuid}), each.number + coalesce((select max(c.n) from {schema}chunks c where c.run = each.run), 0),
     each.attempt, each.data, {now}, each.step, each.step_try
 from {each(:rows, run uuid, number int, attempt int, data text, step text, step_try int)}
+returning {notify_followers}
 
 -- name: delete_checkpoints
 -- Delete all checkpoints of runs that start over or are pruned.

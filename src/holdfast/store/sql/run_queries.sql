@@ -92,6 +92,11 @@ select id, spawn_key from {schema}runs
 where parent = cast(:id as {uuid}) and spawn_key is not null and state in ('failed', 'cancelled')
 order by seq limit 1000
 
+-- name: read_stream_ends
+-- Read the states of runs, and the numbers of the last chunks that they wrote.
+select r.id, r.state, (select max(c.n) from {schema}chunks c where c.run = r.id)
+from {schema}runs r where r.id {among(:rows, id uuid)}
+
 -- name: list_chunks
 -- List a page of the chunks that a run wrote for its followers.
 select n, attempt, data, step, step_try from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500

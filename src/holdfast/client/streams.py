@@ -1,0 +1,160 @@
+"""Follow what runs write with `ctx.write`.
+
+Each follower reads its own run. In between it waits: for a worker of this process that has written chunks, for a
+notification that another process has, or for the next poll. On a notification, one query finds the followers that have
+something to read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.client.results import (
+    LISTEN_FROM_S,
+    MAX_POLL_INTERVAL_LISTENING_S,
+    MAX_POLL_INTERVAL_S,
+    CompletionListener,
+    PollBackoff,
+)
+from holdfast.database.fork_safety import register_fork_hooks
+from holdfast.errors import RunNotFound
+from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.codec import decode_value
+from holdfast.model.run import FINAL_STATES, Chunk
+from holdfast.store import Store
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Follower:
+    """A caller that follows the stream of a run."""
+
+    __slots__ = ("after", "run", "wake")
+
+    def __init__(self, run: UUID, after: int, wake: Callable[[], None]) -> None:
+        self.run = str(run)
+        self.after = after
+        """The number of the last chunk that it has read."""
+        self.wake = wake
+        """Makes it read again. From any thread."""
+
+
+class StreamFollowers:
+    """All followers of this process, and the listener that notifies them while they wait."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listener = CompletionListener(store, "chunks")
+        self._followers: set[Follower] = set()
+        register_fork_hooks(self)
+
+    @contextmanager
+    def add(self, follower: Follower) -> Iterator[None]:
+        """Wake this follower from now on. Added before its first read, so that it misses nothing."""
+        self._followers.add(follower)
+        try:
+            yield
+        finally:
+            self._followers.discard(follower)
+
+    def pause(self, backoff: PollBackoff) -> float:
+        """Return the seconds to the next poll, and listen for notifications if they are many."""
+        longest = MAX_POLL_INTERVAL_LISTENING_S if self._listener.is_listening else MAX_POLL_INTERVAL_S
+        pause_s = backoff.pause("", longest)
+        if pause_s >= LISTEN_FROM_S:
+            self._listener.request(pause_s, self.on_change)
+        return pause_s
+
+    def on_change(self) -> None:
+        """Wake the followers whose run has written more or has ended. Blocking."""
+        followers = list(self._followers)
+        ends = self._store.queries.stream_ends({follower.run for follower in followers})
+        for follower in followers:
+            state, last = ends.get(follower.run, ("", 0))
+            if not state or state in FINAL_STATES or last > follower.after:
+                follower.wake()
+
+    def on_local_writes(self, runs: Collection[str]) -> None:
+        """Wake the followers of these runs, because a worker of this process has written chunks. From any thread."""
+        for follower in list(self._followers):
+            if follower.run in runs:
+                follower.wake()
+
+    def close(self) -> None:
+        """Stop listening. Callers that still follow continue by polling."""
+        self._listener.close()
+
+    def before_fork(self) -> None:
+        """Do nothing."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # The threads and loops of the followers exist only in the parent.
+            self._followers = set()
+
+
+class RunStreams:
+    """The streams of runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.followers = StreamFollowers(store)
+
+    def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
+        """Yield the chunks of a run as they are written, until it finishes."""
+        backoff, written = PollBackoff(id, None), threading.Event()
+        follower = Follower(id, after, written.set)
+        with self.followers.add(follower):
+            while True:
+                written.clear()
+                chunks, is_complete = self._next_chunks(id, follower.after)
+                yield from chunks
+                if is_complete:
+                    return
+                if chunks:
+                    follower.after, backoff = chunks[-1].seq, PollBackoff(id, None)
+                else:
+                    self._store.database.reject_wait_in_transaction(f"run {id}")
+                    written.wait(self.followers.pause(backoff))
+
+    async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
+        """Yield the chunks of a run as they are written, until it finishes."""
+        import asyncio
+
+        loop, backoff, written = asyncio.get_running_loop(), PollBackoff(id, None), asyncio.Event()
+        follower = Follower(id, after, lambda: _set_from_thread(loop, written))
+        with self.followers.add(follower):
+            while True:
+                written.clear()
+                chunks, is_complete = await run_in_thread(self._next_chunks, id, follower.after)
+                for chunk in chunks:
+                    yield chunk
+                if is_complete:
+                    return
+                if chunks:
+                    follower.after, backoff = chunks[-1].seq, PollBackoff(id, None)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.followers.pause(backoff)):
+                        await written.wait()
+
+    def _next_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
+        """Return the next chunks, and whether the stream is complete.
+
+        The state is read first: all chunks of a finished run are visible once its final state is.
+        """
+        row = self._store.outcomes.read(str(id))
+        if row is None:
+            raise RunNotFound.of(id)
+        rows = self._store.queries.chunks(str(id), row[-1], after)
+        chunks = [Chunk(n, attempt, decode_value(data), step, number or 1) for n, attempt, data, step, number in rows]
+        return chunks, row[0] in FINAL_STATES and not rows
+
+
+def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # The loop was closed.
+        loop.call_soon_threadsafe(event.set)
