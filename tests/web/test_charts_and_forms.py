@@ -35,7 +35,8 @@ def run_with(*history: tuple[str, float, int]) -> RunDetails:
         id=uuid4(), task="t", queue="q", priority=0, state="running", attempt=1, crashes=0, created_at=NOON
     )  # fmt: skip
     entries = [Entry(kind, at(seconds), attempt) for kind, seconds, attempt in history]
-    return RunDetails(info, None, {}, None, None, None, None, None, None, entries)
+    nothing = {field.name: None for field in msgspec.structs.fields(RunDetails) if field.required}
+    return RunDetails(**nothing | {"info": info, "options": {}, "history": entries})
 
 
 def test_a_timeline_has_a_line_per_attempt_with_its_waits_and_its_end():
