@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.app import Holdfast
 from holdfast.client.handle import Run
+from holdfast.engine.middleware import Call, Middleware
 from holdfast.errors import (
     BadArguments,
     BadMessage,
@@ -87,6 +88,7 @@ __all__ = [
     "BadMessage",
     "BadState",
     "BlockingCall",
+    "Call",
     "CatchUp",
     "Chunk",
     "Clock",
@@ -116,6 +118,7 @@ __all__ = [
     "LeaseLost",
     "Machine",
     "MessageNotFound",
+    "Middleware",
     "Node",
     "NotSerializable",
     "OnTimeout",

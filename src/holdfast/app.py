@@ -13,6 +13,7 @@ from uuid import UUID
 
 from holdfast.client.handle import Run
 from holdfast.engine.hooks import Hook, Hooks
+from holdfast.engine.middleware import Middleware, check_middleware
 from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
@@ -52,6 +53,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound=State)
 H = TypeVar("H", bound=Hook)
+M = TypeVar("M", bound=Middleware)
 F = TypeVar("F", bound=Poll)
 
 DEFAULT_KEEP = Keep()
@@ -621,6 +623,27 @@ class Holdfast:
         """Call this function with the `RunInfo` of every run that fails permanently."""
         self._hooks.add(self._hooks.on_failure, hook)
         return hook
+
+    def middleware(self, fn: M) -> M:
+        """Call this function around every attempt and every step that a worker of this process executes.
+
+        It takes a `Call` and returns what `await call()` returns, or `call()` in a plain `def`. The first middleware is
+        the outermost. Recorded steps aren't executed again in a replay, so they aren't wrapped either; the body of a
+        durable function is, in each attempt. Tasks with `run_in="process"` aren't wrapped.
+
+        Example:
+            ```python
+            @app.middleware
+            async def timed(call: Call) -> Any:
+                started = time.monotonic()
+                try:
+                    return await call()
+                finally:
+                    print(call.task, call.step, time.monotonic() - started)
+            ```
+        """
+        self._hooks.add(self._hooks.middleware, check_middleware(fn))
+        return fn
 
     # Closing
 

@@ -223,7 +223,9 @@ class SkippingPlans(OperationPlans):
         try:
             return await plan
         except _Skipped:
-            if isinstance(operation, op.Call) and _contains_unknown([*operation.args, *operation.kwargs.values()]):
+            if isinstance(operation, op.FunctionCall) and _contains_unknown(
+                [*operation.args, *operation.kwargs.values()]
+            ):
                 self.uncertain.add(operation.name)
             return self._unknown_result(operation)
 

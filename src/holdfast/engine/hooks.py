@@ -32,12 +32,13 @@ _NOTHING = object()
 
 
 class Hooks:
-    """The functions registered with `@app.on_start`, `@app.on_stop` and `@app.on_failure`, and the app's resources."""
+    """The functions registered with `@app.on_start` and its siblings, and the app's resources."""
 
     def __init__(self) -> None:
         self.on_start: list[Hook] = []
         self.on_stop: list[Hook] = []
         self.on_failure: list[Hook] = []
+        self.middleware: list[Hook] = []
         self.around_calls: list[Callable[[], None]] = []
         """Called before and after user code in each pool thread and process, for integrations that keep resources
         per thread or process. They must be module-level functions, because processes import them."""

@@ -7,11 +7,14 @@ queue. It issues no SQL.
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -24,6 +27,7 @@ from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.hooks import Hooks
+from holdfast.engine.middleware import Call, wrap_function, wrap_operation
 from holdfast.engine.processes.pool import ProcessPool
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
@@ -133,6 +137,7 @@ class Runner:
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
         self._finished_on_loop: list[Attempt] = []  # in this iteration of the event loop; they hold their slots
         self._lock = threading.Lock()
+        self._middleware = hooks.middleware
         self._threads = ThreadPool(hooks.around_calls, hooks.at_thread_end)
         self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end, max_payload_bytes)
         self._shrinks_threads = False
@@ -341,14 +346,26 @@ class Runner:
         journal = self.services.store.journal
         attempt.plans = OperationPlans(claim, history, self.services.client, journal, replay_only=replay_only)
         attempt.plans.on_event = None if attempt.telemetry is None else attempt.telemetry.link
+        if self._middleware:
+            attempt.plans.around_step = partial(self._wrap_step, attempt)
         return attempt.plans
 
-    @staticmethod
-    def _arguments(attempt: Attempt) -> Arguments | AttemptEnd:
+    def _wrap_step(self, attempt: Attempt, operation: Any) -> Any:
+        """Return a step or transaction with the application's middleware around its function."""
+        claim = attempt.claim
+        call = Call(attempt.task.name, UUID(claim.id), claim.attempt, operation.name)
+        return wrap_operation(operation, tuple(self._middleware), call)
+
+    def _arguments(self, attempt: Attempt) -> Arguments | AttemptEnd:
         """Decode the arguments, or return the end of an attempt that can't start."""
         end = _end_before_start(attempt)
         if end is not None:
             return end
+        if self._middleware:
+            call = Call(attempt.task.name, UUID(attempt.claim.id), attempt.claim.attempt)
+            on_loop, signature = attempt.run_in == "loop", copy.copy(attempt.signature)
+            signature.fn = wrap_function(signature.fn, tuple(self._middleware), call, on_loop=on_loop)
+            attempt.signature = signature
         try:
             arguments: Arguments = attempt.signature.decode(attempt.claim.args)
             return arguments

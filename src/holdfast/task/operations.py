@@ -20,7 +20,7 @@ from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.task import Request, Task
 
 
-class Call(msgspec.Struct):
+class FunctionCall(msgspec.Struct):
     """A function with the arguments of one call."""
 
     name: str
@@ -31,7 +31,7 @@ class Call(msgspec.Struct):
     kwargs: Mapping[str, Any] = {}
 
 
-class Step(Call):
+class Step(FunctionCall):
     """A checkpointed function call. `timeout` is in microseconds."""
 
     retry: Retry | None = None
@@ -40,11 +40,11 @@ class Step(Call):
     raises: tuple[type[Exception], ...] = ()
 
 
-class Transaction(Call):
+class Transaction(FunctionCall):
     """A function whose database writes are committed together with its checkpoint."""
 
 
-class Undo(Call):
+class Undo(FunctionCall):
     """A compensation, registered before an effect that may or may not happen."""
 
 

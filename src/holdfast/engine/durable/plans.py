@@ -138,8 +138,8 @@ class OperationPlans:
     __slots__ = (
         "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
         "_is_replaying", "_joined_outcomes", "_reader", "_reloads_spawned", "_spawned", "_step_record", "_timeouts",
-        "_unused_numbers", "claim", "compensations", "has_undos", "has_waited", "history", "next_number", "on_event",
-        "replay_only", "run_token", "steps_without_undo",
+        "_unused_numbers", "around_step", "claim", "compensations", "has_undos", "has_waited", "history", "next_number",
+        "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +163,8 @@ class OperationPlans:
         self.steps_without_undo: list[tuple[int, str]] = []
         """Numbers and keys of steps that were recorded with an undo and have none in the code now."""
         self.on_event: Callable[[str], None] | None = None
+        self.around_step: Callable[[Any], Any] | None = None
+        """Adds the application's middleware to a step or transaction."""
         """Called with the target of an event that the run waited for; blocks."""
         self._client = client
         self._reader = reader
@@ -241,6 +243,8 @@ class OperationPlans:
         if operation.undo is not None and not self.has_undos:
             await executor.write(commands.MarkUndosCommand(self.run_token))
             self.has_undos = True
+        if self.around_step is not None:
+            operation = self.around_step(operation)
         result: StepResult = await executor.run_step(operation, key)
         await executor.write(self.step_record(key, result, operation.undo is not None))
         self._is_replaying = False
@@ -285,6 +289,8 @@ class OperationPlans:
             return operation.function_info.decode(recorded.value or "null")
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
+        if self.around_step is not None:
+            operation = self.around_step(operation)
         result: StepResult = await executor.run_transaction(operation, key)
         self._is_replaying = False
         if result.error is not None:

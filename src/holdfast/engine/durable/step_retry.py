@@ -26,7 +26,7 @@ from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout
 from holdfast.store.commands import FailedTryCommand, RunToken
 from holdfast.store.rows import Claim
-from holdfast.task.operations import Call, Step, Transaction
+from holdfast.task.operations import FunctionCall, Step, Transaction
 from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
 
@@ -95,7 +95,9 @@ class RecordedTries:
 
     __slots__ = ("_call", "_claim", "_key", "_last_entry", "_payloads", "_retries", "_started_ns")
 
-    def __init__(self, call: Call, key: str, payloads: Payloads, claim: Claim, started_ns: int | None = None) -> None:
+    def __init__(
+        self, call: FunctionCall, key: str, payloads: Payloads, claim: Claim, started_ns: int | None = None
+    ) -> None:
         self._call = call
         self._claim = claim
         self._key = key
@@ -142,7 +144,7 @@ class RecordedTries:
         return FailedTryCommand(token, self._key, msgspec.json.encode(data).decode(), replaces)
 
 
-def recorded_arguments(call: Call, payloads: Payloads, claim: Claim, key: str) -> str | None:
+def recorded_arguments(call: FunctionCall, payloads: Payloads, claim: Claim, key: str) -> str | None:
     """Return the arguments of a call as they are stored for operators: by name, secrets masked, long ones cut."""
     if not call.args and not call.kwargs:
         return None
@@ -156,7 +158,7 @@ def recorded_arguments(call: Call, payloads: Payloads, claim: Claim, key: str) -
         return None
 
 
-def _by_name(call: Call) -> Mapping[str, Any]:
+def _by_name(call: FunctionCall) -> Mapping[str, Any]:
     first = (None,) if isinstance(call, Transaction) else ()  # the connection
     try:
         bound = inspect.signature(call.fn).bind(*first, *call.args, **call.kwargs).arguments

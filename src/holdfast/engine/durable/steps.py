@@ -30,7 +30,7 @@ from holdfast.model.virtual_clock import real_seconds
 from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.commands import NewCheckpoint
 from holdfast.store.rows import Claim
-from holdfast.task.operations import Call, Step, Transaction
+from holdfast.task.operations import FunctionCall, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 THREAD_POLL_INTERVAL_S = 0.005
 
 
-def step_result(call: Call, value: Any, payloads: Payloads, claim: Claim, key: str) -> StepResult:
+def step_result(call: FunctionCall, value: Any, payloads: Payloads, claim: Claim, key: str) -> StepResult:
     """Return the result of a function that returned `value`, to be recorded under this key.
 
     A value that can't be stored fails the step without a retry, which would return it again.
