@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import psycopg
 import pytest
@@ -14,9 +13,9 @@ from holdfast.control import health_checks
 from holdfast.control.doctor import Doctor
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
-from holdfast.database import open_database
 from holdfast.model.clock import to_datetime
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
+from holdfast.store.sessions import WakeAddress
 from holdfast.task.registry import Registry
 from tests.support.store_harness import DAY, SECOND, StoreHarness
 from tests.support.wait_until import wait_until
@@ -149,46 +148,11 @@ def test_old_snapshot_names_its_holder(postgres, on_postgres, monkeypatch):
 
 
 def test_worker_without_listener_is_reported(postgres, on_postgres):
+    """A worker behind a pooler knows that no notification reaches it."""
     postgres.session("w", lease=1e6)
-    assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
-    ends = postgres.store.database.change_listener("completions")
-    ends.wait(0.01, threading.Event())
-    assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}, "a client is no worker"
-    watch = postgres.store.database.change_listener()
-    watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())
-    watch.close()
-    ends.close()
-
-
-@pytest.mark.parametrize("name", ["shop", "holdfast listener"])
-def test_listener_with_custom_name_is_counted(postgres_url, name):
-    """A name in the URL replaces ours; and a session with our name may listen to nothing or to another schema."""
-    separator = "&" if "?" in postgres_url else "?"
-    url = f"{postgres_url}{separator}application_name={name.replace(' ', '%20')}"
-    harness, elsewhere = StoreHarness(url), open_database(url, "elsewhere")
-    harness.store.prepare()
-    harness.session("w", lease=1e6)
-    doctor = Doctor(harness.store, Registry())
-    theirs, ours = elsewhere.change_listener(), harness.store.database.change_listener()
-    theirs.wait(0.01, threading.Event())
-    assert the(doctor.examine(), "listener").data == {"workers": 1, "listeners": 0}
-    ours.wait(0.01, threading.Event())
-    assert "listener" not in codes(doctor.examine())
-    theirs.close()
-    ours.close()
-    elsewhere.close()
-    harness.close()
-
-
-def test_silent_listener_is_counted(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_INTERVAL_S", 0.0)
-    postgres.session("w", lease=1e6)
-    watch = postgres.store.database.change_listener()
-    for _ in range(2):
-        watch.wait(0.01, threading.Event())
-    assert "listener" not in codes(on_postgres.examine())
-    watch.close()
+    postgres.store.sessions.open("pooled", "w", 10**12, "{}", None, WakeAddress("", "group"))
+    assert the(on_postgres.examine(), "listener").data == {"workers": 2, "listeners": 1}
 
 
 def test_dead_rows_are_reported(postgres, on_postgres, monkeypatch):
@@ -232,7 +196,7 @@ def test_lost_workers_of_the_last_day_are_named_with_their_runs(doctor, harness)
         (SERVER._replace(fsync="off"), [], "durability"),
         (SERVER._replace(autovacuum="off"), [], "autovacuum"),
         (SERVER._replace(connections=81), [], "connections"),
-        (SERVER._replace(listeners=50), [WORKER] * 21, "connections"),
+        (SERVER._replace(listeners=50), [WORKER] * 34, "connections"),
         (SERVER, [WORKER] * 3, "listener"),
         (SERVER, [replace(WORKER, state="dead")] * 3, None),
         (SERVER._replace(notifications=0.6), [], "notifications"),

@@ -248,7 +248,7 @@ def kill_backends(url: str, name: str) -> int:
         return connection.execute(query, [name]).fetchone()[0]
 
 
-@pytest.mark.parametrize("purpose", ["commit", "claim", "heartbeat", "client", "listener"])
+@pytest.mark.parametrize("purpose", ["commit", "claim", "heartbeat", "client"])
 def test_work_continues_while_connections_are_killed_repeatedly(postgres_url, ledger, purpose):
     killed = 0
     with Holdfast(postgres_url) as app:

@@ -18,7 +18,7 @@ ROUND = 30
 ENOUGH = 5
 """Minimum number of terminations per kind of connection."""
 MOST_ROUNDS = 10
-KINDS = {"claim", "commit", "heartbeat", "housekeeping", "listener", "client", "transaction-1"}
+KINDS = {"claim", "commit", "heartbeat", "housekeeping", "client", "transaction-1"}
 """The purposes of a worker's connections, from `application_name`."""
 VICTIMS = (
     "select pid, application_name from pg_stat_activity"

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.database import postgres
 from holdfast.testing.server import PostgresServer
 from tests.support.blackhole import BlackHole
 from tests.support.wait_until import wait_until
@@ -90,7 +89,7 @@ def listeners(url):
     with psycopg.connect(url) as connection:
         rows = connection.execute(
             "select pid from pg_stat_activity"
-            " where datname = current_database() and application_name = 'holdfast listener'"
+            " where datname = current_database() and application_name = 'holdfast heartbeat'"
         ).fetchall()
     return {pid for (pid,) in rows}
 
@@ -99,8 +98,10 @@ def listeners(url):
 def test_polling_finds_work_while_the_listener_is_dead_and_the_listener_reconnects(
     server, ledger, monkeypatch, connect, how
 ):
-    """The server process of the listener is stopped, so neither notifications nor errors arrive."""
-    monkeypatch.setattr(postgres, "LISTENER_CHECK_INTERVAL_S", 1.0)
+    """The server process of the listener's connection is stopped, so neither notifications nor errors arrive.
+
+    It is the heartbeat's connection, whose calls are aborted.
+    """
     url = server.create_database()
     heard = []
     with Holdfast(url) as app:

@@ -109,6 +109,7 @@ class ManagedConnection:
         self._is_reserved = False
         self.use_count = 0
         """Increases whenever a thread begins or ends a use."""
+        self._unused_since: tuple[int, float] = (0, time.monotonic())  # a use count, and when it was seen first
 
     @contextmanager
     def transaction(self) -> Iterator[DatabaseConnection]:
@@ -205,6 +206,20 @@ class ManagedConnection:
         if in_child:
             self._lock.reset_after_fork()
         self._lock.release()
+
+    def close_if_unused(self, after_s: float) -> bool:
+        """Close the connection if nothing has used it for this long, as far as regular calls can tell."""
+        now, (seen, since) = time.monotonic(), self._unused_since
+        if self.use_count != seen:
+            self._unused_since = (self.use_count, now)
+        elif self._connection is not None and now - since >= after_s and self._lock.acquire(timeout=0):
+            try:
+                if self.use_count == seen and not self._is_reserved:
+                    self.close()
+                    return True
+            finally:
+                self._lock.release()
+        return False
 
     def abort_if_stuck(self, max_s: float) -> bool:
         """Abort a call that has taken longer than `max_s`; its caller sees a lost connection."""
@@ -325,3 +340,7 @@ class Database(ABC):
     @abstractmethod
     def abort_stuck_calls(self, max_s: float) -> int:
         """Abort calls that have taken longer than `max_s`; return how many."""
+
+    def close_unused(self, after_s: float) -> int:  # noqa: ARG002 - only a server's connections are expensive
+        """Close connections that a worker doesn't need all the time and that were unused for `after_s`."""
+        return 0

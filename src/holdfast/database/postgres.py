@@ -12,8 +12,7 @@ import select
 import socket
 import threading
 import time
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Self
 
@@ -31,7 +30,6 @@ from holdfast.database.base import (
     ManagedConnection,
     Row,
     Topic,
-    abort_if_stuck,
 )
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import (
@@ -56,8 +54,10 @@ PREPARE_AFTER = 2
 SEARCH_PATH = "pg_catalog,pg_temp"
 """Only built-in functions and operators. A role that may create objects in another schema, such as `public`, could
 otherwise make the worker call an overloaded operator. Tables are named with their schema."""
-SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "poll": "housekeeping", "stats": "housekeeping"}
+SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "poll": "claim", "stats": "housekeeping"}
 """Reads share a writer's connection: they don't block each other here, and connections are expensive."""
+PERMANENT_CONNECTIONS = ("heartbeat", "claim")
+"""What an idle worker uses. It opens the others when it needs them."""
 
 OUT_OF_RESOURCES = (
     pg.InsufficientResources,
@@ -257,10 +257,18 @@ class PostgresConnection(DatabaseConnection):
     def listen(self, channel: str) -> None:
         self.execute_script(f'LISTEN "{channel}"')
 
-    def notified(self) -> bool:
-        """Return whether notifications have arrived."""
+    def on_notification(self, call: Callable[[], None]) -> None:
+        """Call this for each notification, in the thread that reads it: `read_notifications`, or any statement."""
+        self._psycopg.add_notify_handler(lambda _: call())
+
+    def read_notifications(self) -> None:
+        """Read the notifications that have arrived, without waiting."""
         with _translate_errors(self._what):
-            return any(True for _ in self._psycopg.notifies(timeout=0))
+            connection = self._psycopg.pgconn
+            connection.consume_input()
+            while (notification := connection.notifies()) is not None:
+                if connection.notify_handler is not None:
+                    connection.notify_handler(notification)
 
     def fileno(self) -> int:
         with _translate_errors(self._what):
@@ -272,17 +280,21 @@ def first_line(error: BaseException) -> str:
 
 
 class PostgresListener(ChangeListener):
-    """LISTEN on a connection of its own, which is checked periodically while it is silent.
+    """Waits for notifications on a managed connection, whose owner goes on using it: no statement waits for this.
 
-    Behind a pooler no notification arrives, so callers depend on polling.
+    A worker listens on the connection of its heartbeat, clients that wait for results on one of their own. The
+    connection is checked periodically while it is silent. Behind a pooler no notification arrives, so callers depend on
+    polling.
     """
 
-    def __init__(self, database: PostgresDatabase, purpose: str, channels: Sequence[str]) -> None:
+    def __init__(self, database: PostgresDatabase, purpose: str, channels: Sequence[str], *, is_owner: bool) -> None:
         self._database = database
         self._purpose = purpose
         self._channels = channels
-        self._connection: PostgresConnection | None = None
+        self._is_owner = is_owner
+        self._connection: PostgresConnection | None = None  # the one that listens
         self._checked = 0.0
+        self._is_notified = False
         self._wakeup: tuple[socket.socket, socket.socket] | None = None  # a byte sent to the second ends a wait
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
@@ -290,58 +302,75 @@ class PostgresListener(ChangeListener):
             stop.wait(timeout_s)
             return False
         try:
-            if self._connection is None:
-                self._connection = self._database.connect(self._purpose, IDLE_TIMEOUT_S)
-                if self._connection.pooled:
-                    self.polling_only = True
-                    self._disconnect()
-                    return False
-                for channel in self._channels:
-                    self._connection.listen(channel)
-                self._checked = time.monotonic()
-                return True  # changes before the LISTEN were not notified
             return self._listen(timeout_s, stop)
         except StoreError:
-            self._disconnect()
+            self._connection = None
             raise
 
     def _listen(self, timeout_s: float, stop: threading.Event) -> bool:
-        connection = self._connection
-        assert connection is not None
         self._wakeup = self._wakeup or socket.socketpair()
         deadline = time.monotonic() + timeout_s
-        while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
-            if connection.notified():
-                self._checked = time.monotonic()
+        while not stop.is_set():
+            self._database.connection(self._purpose).run(self._read)
+            if self.polling_only:
+                return False
+            if self._is_notified:
+                self._is_notified = False
                 return True
-            if time.monotonic() - self._checked > LISTENER_CHECK_INTERVAL_S:
-                connection.listen(self._channels[-1])  # no effect, but proves to `holdfast doctor` that it is alive
-                self._checked = time.monotonic()
-            poll = select.poll()
-            poll.register(connection, select.POLLIN)
-            poll.register(self._wakeup[0], select.POLLIN)
-            poll.poll(min(left, LISTENER_CHECK_INTERVAL_S) * 1000)
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            self._wait_for_input(left)
         return False
+
+    def _read(self, connection: DatabaseConnection) -> None:
+        """Read notifications, or listen first if the connection is new: changes before that were not notified."""
+        assert isinstance(connection, PostgresConnection)
+        if connection is not self._connection:
+            if connection.pooled:
+                self.polling_only = True
+                return
+            self._connection = connection
+            connection.on_notification(self._notify)
+            self._check(connection)
+            self._is_notified = True
+        elif time.monotonic() - self._checked > LISTENER_CHECK_INTERVAL_S and self._is_owner:
+            self._check(connection)
+        else:
+            connection.read_notifications()
+
+    def _check(self, connection: PostgresConnection) -> None:
+        """Listen. Repeated, it has no effect, but finds out that the connection is dead."""
+        for channel in self._channels:
+            connection.listen(channel)
+        self._checked = time.monotonic()
+
+    def _wait_for_input(self, timeout_s: float) -> None:
+        assert self._connection is not None
+        assert self._wakeup is not None
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        poll.register(self._wakeup[0], select.POLLIN)
+        ready = poll.poll(min(timeout_s, LISTENER_CHECK_INTERVAL_S) * 1000)
+        if any(fd == self._wakeup[0].fileno() for fd, _ in ready):
+            self._wakeup[0].recv(64)
+
+    def _notify(self) -> None:
+        self._is_notified = True
+        self.interrupt()
 
     def interrupt(self) -> None:
         wakeup = self._wakeup
         if wakeup is not None:
             with suppress(OSError):  # closed, so no thread waits
-                wakeup[1].send(b"!")
-
-    def abort_if_stuck(self, max_s: float) -> bool:
-        return abort_if_stuck(self._connection, max_s)
+                wakeup[1].send(b"!", socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        self._disconnect()
+        self._connection = None
+        if self._is_owner:
+            self._database.connection(self._purpose).close()
         for end in self._wakeup or ():
             end.close()
         self._wakeup = None
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 class PostgresDatabase(Database):
@@ -363,7 +392,6 @@ class PostgresDatabase(Database):
         except UnicodeDecodeError:
             raise ConfigError(f"invalid PostgreSQL URL {self.display_url}: an escaped part isn't UTF-8") from None
         check_ports(self._options.get("port"), self.display_url)
-        self._listeners: weakref.WeakSet[PostgresListener] = weakref.WeakSet()
         self._takes_options = True  # False once pgbouncer rejected them; then the server's own settings apply
         register_fork_hooks(self)
 
@@ -375,13 +403,12 @@ class PostgresDatabase(Database):
     def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:
         dialect = self.dialect
         purpose, *channels = {
-            "work": ("listener", dialect.channel),
+            "work": ("heartbeat", dialect.channel),
             "completions": ("ends", dialect.ends_channel),
             "chunks": ("chunks", dialect.chunks_channel, dialect.ends_channel),
         }[topic]
-        listener = PostgresListener(self, purpose, channels if channel is None else [channel, *channels])
-        self._listeners.add(listener)
-        return listener
+        channels = channels if channel is None else [channel, *channels]
+        return PostgresListener(self, purpose, channels, is_owner=topic != "work")
 
     def transaction(self) -> AbstractContextManager[Any]:
         raise ConfigError(
@@ -464,9 +491,12 @@ class PostgresDatabase(Database):
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            never_close((self._connections, list(self._listeners)))
-            self._connections, self._listeners, self._lock = {}, weakref.WeakSet(), threading.Lock()
+            never_close(self._connections)
+            self._connections, self._lock = {}, threading.Lock()
 
     def abort_stuck_calls(self, max_s: float) -> int:
-        stuck: list[ManagedConnection | PostgresListener] = [*self._connections.values(), *self._listeners]
-        return sum(each.abort_if_stuck(max_s) for each in stuck)
+        return sum(each.abort_if_stuck(max_s) for each in list(self._connections.values()))
+
+    def close_unused(self, after_s: float) -> int:
+        some = [each for name, each in list(self._connections.items()) if name not in PERMANENT_CONNECTIONS]
+        return sum(each.close_if_unused(after_s) for each in some)

@@ -156,7 +156,7 @@ class SessionStore(StoreModule):
 
     def find_dead(self) -> list[str]:
         """Return sessions whose lease has expired, and sessions without a row that runs still name."""
-        found = column(self._execute("housekeeping", "find_dead_sessions"))
+        found = column(self._execute("poll", "find_dead_sessions"))
         if not all(isinstance(session, str) and "\ufffd" not in session for session in found):  # only on SQLite
             suspects = self._execute("housekeeping", "suspect_unknown_sessions")
             self._context.quarantine.examine(
@@ -166,7 +166,7 @@ class SessionStore(StoreModule):
 
     def next_expiry(self) -> int | None:
         """Return the microseconds until the next lease expires, None without sessions."""
-        return time_left(*self._execute("housekeeping", "time_to_next_expiry")[0])
+        return time_left(*self._execute("poll", "time_to_next_expiry")[0])
 
     def list_lost(self, age: int) -> list[tuple[int, LostWorker]]:
         """Return the workers that were lost in the last `age` microseconds, each with the time, the last first."""

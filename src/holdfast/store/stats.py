@@ -48,9 +48,9 @@ class StatsStore(StoreModule):
 
     def aggregate(self) -> int:
         """Aggregate the next minutes that have passed, and hours that are complete; return how many minutes."""
-        now = self.now("housekeeping")
+        now = self.now("poll")
         settled = (now - SETTLE_DELAY_US) // MINUTE_US * MINUTE_US
-        since = max(self._next("housekeeping", MINUTE_US), settled - MAX_CATCH_UP_US)
+        since = max(self._next("poll", MINUTE_US), settled - MAX_CATCH_UP_US)
         until = min(settled, since + MAX_MINUTES_PER_PASS * MINUTE_US)
         if since >= until:
             return 0

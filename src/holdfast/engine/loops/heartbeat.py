@@ -23,6 +23,9 @@ from holdfast.telemetry import log
 CANCEL_POLL_INTERVAL_S = 0.4
 """An attempt is polled from the second interval after its claim on, so it is stopped within two intervals."""
 
+CLOSE_UNUSED_AFTER_S = 10.0
+"""When a worker closes a connection to PostgreSQL that it doesn't need all the time."""
+
 
 class FreezeDetector:
     """Detects that no thread of this process ran for a while: something held the GIL, or the machine was suspended.
@@ -211,7 +214,7 @@ class Heartbeat(Loop):
 class LeaseGuard(Loop):
     """Stops user code before the lease expires if no heartbeat succeeds.
 
-    It also aborts database calls that hang, and checks the event loop for stalls.
+    It also aborts database calls that hang, closes unused connections, and checks the event loop for stalls.
     """
 
     name = "lease_guard"
@@ -236,6 +239,7 @@ class LeaseGuard(Loop):
     def tick(self) -> float:
         self._freezes.record_progress()
         self._store.database.abort_stuck_calls(self._lease / 3)
+        self._store.database.close_unused(CLOSE_UNUSED_AFTER_S)
         session = self._state.session
         margin_s = self._lease / 6
         if session is not None and session.seconds_left() < margin_s:

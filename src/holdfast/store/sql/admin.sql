@@ -123,14 +123,11 @@ select count(*) from (select 1 from {schema}runs limit {limit}) found
 -- only: postgres
 -- Read the settings and the state of the server that Holdfast depends on.
 --
--- A listener is recognized by its last statement, which names the schema's channel. Of another user's sessions the
--- server shows only the application name.
+-- Listeners are the running workers, except those that know that no notification reaches them.
 select cast(current_setting('max_connections') as int), (select count(*) from pg_stat_activity where backend_type = 'client backend'),
     current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'), current_setting('autovacuum'),
     case when pg_is_in_recovery() then 1 else 0 end, pg_notification_queue_usage(), current_setting('server_version'),
-    (select count(*) from pg_stat_activity where datname = current_database() and (
-        query = 'LISTEN "{channel}"' or (query = '<insufficient privilege>' and application_name = 'holdfast listener')
-    ))
+    (select count(*) from {schema}workers where lease_until > {now} and coalesce(wake_channel, '-') <> '')
 
 -- name: list_old_snapshots
 -- only: postgres
