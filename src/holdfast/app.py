@@ -537,6 +537,40 @@ class Holdfast:
             created_from=created_after, created_to=created_before, limit=limit, after=after,
         )  # fmt: skip
 
+    def pause(
+        self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None, by: str | None = None
+    ) -> bool:
+        """Pause a task, a queue or a tenant: workers stop claiming its runs within a second.
+
+        Running runs continue, and new runs may be enqueued. `run.pause` pauses a single run.
+
+        Args:
+            task: The name of a task.
+            queue: The name of a queue.
+            tenant: The name of a tenant.
+            by: Who pauses a task or tenant. Defaults to the user of this process.
+
+        Returns:
+            False if it was paused already.
+        """
+        reject_in_event_loop("pause")
+        return self._client.pause_all(task, queue, tenant, by)
+
+    async def apause(
+        self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None, by: str | None = None
+    ) -> bool:
+        """Pause a task, a queue or a tenant. The awaitable form of `pause`."""
+        return await run_in_thread(self._client.pause_all, task, queue, tenant, by)
+
+    def resume(self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None) -> bool:
+        """Resume a paused task, queue or tenant. False if it wasn't paused."""
+        reject_in_event_loop("resume")
+        return self._client.resume_all(task, queue, tenant)
+
+    async def aresume(self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None) -> bool:
+        """Resume a paused task, queue or tenant. The awaitable form of `resume`."""
+        return await run_in_thread(self._client.resume_all, task, queue, tenant)
+
     def transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction on the SQLite file, shared by your tables and Holdfast's.
 

@@ -239,6 +239,16 @@ BUGS = (
         "due_at <= {now}", "due_at <= {now} + 500000",
     ),
     sql(
+        "pause-unheld", "paused runs stay in the ready index", "find_ready_paused",
+        "paused_at is not null and", "paused_at is null and",
+        test="tests/store/test_pauses.py::test_a_paused_run_is_not_claimed_however_it_becomes_ready",
+    ),
+    sql("pause-overtaken", "runs of paused tenants are picked", "pick_claimable", " and {claimable(x)}", ""),
+    sql(
+        "resume-lost", "a resumed tenant's held runs stay held", "release_tenant_runs", "limit 1000", "limit 0",
+        test="tests/store/test_pauses.py::test_a_resume_that_died_half_way_is_continued_by_the_timers",
+    ),
+    sql(
         "schedule-refired", "a schedule fires passed slots after an update", "update_schedules",
         "then each.next_at else", "then each.next_at - 60000000 else",
         test="tests/store/test_schedule_changes.py::test_an_update_gives_no_slot_a_second_run",

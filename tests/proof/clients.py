@@ -82,7 +82,7 @@ class Clients:
             self.wanted[str(run.id)] = twice * sum(leaf[0] == "message" for leaf in leaves(program))
         elif kind < 0.85:
             task = rng.choice(tasks.jobs)
-            options: dict[str, Any] = {"delay": rng.choice((0, 0, 0.5))}
+            options: dict[str, Any] = {"delay": rng.choice((0, 0, 0.5)), "tenant": rng.choice((None, None, "acme"))}
             if rng.random() < 0.15:
                 options = {"debounce": "often", "delay": 0.5, "max_delay": rng.choice((None, 1))}
             elif rng.random() < 0.3:
@@ -149,9 +149,20 @@ class Clients:
                 return
 
     def _pause(self) -> None:
-        self.environment.client.store.queues.pause("default")
+        """Pause a queue, a task, a tenant or a run for a while."""
+        kind = self.rng.choice(("queue", "task", "tenant", "run"))
+        run = self.rng.choice(self.runs) if self.runs and kind == "run" else None
+        if run is not None:
+            with suppress(RunFinished):
+                run.pause()
+            self.sim.pause(self.rng.uniform(0.1, 2))
+            run.resume()
+            return
+        name = {"queue": "default", "task": "program", "tenant": "acme"}.get(kind, "job")
+        target = {"task" if kind == "run" else kind: name}
+        self.app.pause(**target)
         self.sim.pause(self.rng.uniform(0.1, 2))
-        self.environment.client.store.queues.resume("default")
+        self.app.resume(**target)
 
     def _change_schedule(self) -> None:
         """Create a schedule, change it while it fires, and delete it."""

@@ -154,12 +154,18 @@ class InvariantChecker:
             yield f"session {new['session']} claimed it after its lease expired"
         if old["held"] not in (None, "isolated") or old["session"] is not None:
             yield f"it was claimed while held ({old['held']}) or owned by {old['session']}"
+        if self._is_paused(new):
+            yield "it was claimed while it or its tenant was paused"
         if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
             yield f"its attempt went from {old['attempt']} to {new['attempt']}"
         if old["held"] is None:
             if old["isolation"] is not None:
                 yield "it is isolated, but was claimed like other runs"
             yield from self._in_order(new)
+
+    def _is_paused(self, run: Row) -> bool:
+        pause = self._replica.rows["pauses"].get(("tenant", run["tenant"]))
+        return run["paused_at"] is not None or (pause is not None and not pause["resuming"])
 
     def _in_order(self, new: Row) -> Iterator[str]:
         """Check that a run starts after its predecessors: those of its unique name and those ahead in the queue."""
@@ -168,7 +174,7 @@ class InvariantChecker:
             if same_name and other is not new and other["session"] is not None:
                 yield f"it started while {other['session']} held another run of its unique name"
             claimable = other["lane"] == new["lane"] and other["state"] == "ready" and other["held"] is None
-            if claimable and self._order(other) < self._order(new):
+            if claimable and not self._is_paused(other) and self._order(other) < self._order(new):
                 yield f"it was claimed before run {other['id']}, which is ahead of it"
 
     def _released(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:

@@ -27,6 +27,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "limit_settings": ("name",),
     "edges": ("needs", "node"),
     "slots": ("id",),
+    "pauses": ("kind", "name"),
     "effects": ("run", "name", "n"),
 }
 """The replicated tables and their keys."""

@@ -129,7 +129,7 @@ def test_each_role_may_execute_exactly_the_statements_of_its_work(users):
         assert allowed_statements(connection) == every_statement()
     with users.connect("work") as connection:
         denied = every_statement() - allowed_statements(connection)
-        assert denied == ACCESS | {"pause_queues", "resume_queues"}
+        assert denied == ACCESS | {"pause_names", "pause_queues", "resume_queues"}
     with users.connect("enqueue") as connection:
         allowed = allowed_statements(connection)
         assert allowed >= ENQUEUE

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.completion import complete_queues
+from holdfast.cli.completion import complete_queues, complete_runs, complete_tasks
+from holdfast.cli.options import by_option
 from holdfast.cli.output import TableColumn, format_ago, format_duration, note, show_json, show_line, show_table
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.names import actor_or_user
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from holdfast.control.limits import CounterInfo, LimitInfo
     from holdfast.control.queues import QueueInfo
@@ -63,10 +66,14 @@ def queues(shared: SharedOptions) -> None:
 
     with connect_or_empty(shared) as control:
         found = control.queues.list()
+        pauses = control.pauses.list()
     if shared.json:
         show_json(found)
-    else:
-        show_table(QUEUE_COLUMNS, [_queue_row(queue) for queue in found], "no queues: nothing has been enqueued")
+        return
+    show_table(QUEUE_COLUMNS, [_queue_row(queue) for queue in found], "no queues: nothing has been enqueued")
+    for each in pauses:
+        by = f" by {each.paused_by}" if each.paused_by else ""
+        note(f"{each.kind} {each.name} is paused{by} ({format_ago(each.paused_at)})")
 
 
 def _queue_row(queue: QueueInfo) -> list[str]:
@@ -75,26 +82,51 @@ def _queue_row(queue: QueueInfo) -> list[str]:
     return [queue.name, "paused" if queue.paused else "active", *counts, format_duration(queue.oldest_ready)]
 
 
-@holdfast.command()
-@click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
-@pass_shared
-def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
-    """Pause queues: workers stop claiming their runs.
+def _pause_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        by_option,
+        click.option("--run", metavar="RUN", multiple=True, help="A run.", shell_complete=complete_runs),
+        click.option("--tenant", metavar="NAME", multiple=True, help="A tenant."),
+        click.option("--task", metavar="NAME", multiple=True, help="A task.", shell_complete=complete_tasks),
+        click.argument("queue", nargs=-1, shell_complete=complete_queues),
+    ):
+        command = option(command)
+    return command
 
-    Running runs continue, ready runs stay ready, and new runs may be enqueued. A queue may be paused before its first
-    run.
+
+@holdfast.command()
+@_pause_options
+@pass_shared
+def pause(
+    shared: SharedOptions,
+    queue: tuple[str, ...],
+    task: tuple[str, ...],
+    tenant: tuple[str, ...],
+    run: tuple[str, ...],
+    by: str | None,
+) -> None:
+    """Pause queues, tasks, tenants or runs: workers stop claiming their runs.
+
+    Running jobs continue, and a paused durable function stops after its current step. Ready runs stay ready, and new
+    runs may be enqueued. A queue, task or tenant may be paused before its first run.
 
     \b
     Examples:
-      holdfast pause billing
       holdfast pause billing mail
+      holdfast pause --task shop.charge
+      holdfast pause --tenant acme --by ada
+      holdfast pause --run 0199a3f2
     """
     from holdfast.cli.connect import connect
 
+    _check_named(queue, task, tenant, run)
     with connect(shared) as control:
         known = control.queues.names()
-        changed = control.queues.pause(queue)
-    _show_changes(shared, queue, changed, paused=True)
+        changes = [("queue", name, name in control.queues.pause([name])) for name in queue]
+        changes += [("task", name, bool(control.pauses.pause("task", [name], by))) for name in task]
+        changes += [("tenant", name, bool(control.pauses.pause("tenant", [name], by))) for name in tenant]
+        changes += [("run", name, control.runs.pause(control.runs.find(name), actor_or_user(by))) for name in run]
+    _show_changes(shared, changes, paused=True)
     for name in () if shared.json else queue:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -102,29 +134,46 @@ def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
 
 
 @holdfast.command()
-@click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
+@_pause_options
 @pass_shared
-def resume(shared: SharedOptions, queue: tuple[str, ...]) -> None:
-    """Resume paused queues.
+def resume(
+    shared: SharedOptions,
+    queue: tuple[str, ...],
+    task: tuple[str, ...],
+    tenant: tuple[str, ...],
+    run: tuple[str, ...],
+    by: str | None,
+) -> None:
+    """Resume paused queues, tasks, tenants or runs.
 
     \b
     Examples:
       holdfast resume billing
+      holdfast resume --tenant acme
     """
     from holdfast.cli.connect import connect
 
+    _check_named(queue, task, tenant, run)
     with connect(shared) as control:
-        changed = control.queues.resume(queue)
-    _show_changes(shared, queue, changed, paused=False)
+        changes = [("queue", name, bool(control.queues.resume([name]))) for name in queue]
+        changes += [("task", name, bool(control.pauses.resume("task", [name]))) for name in task]
+        changes += [("tenant", name, bool(control.pauses.resume("tenant", [name]))) for name in tenant]
+        changes += [("run", name, control.runs.resume(control.runs.find(name), actor_or_user(by))) for name in run]
+    _show_changes(shared, changes, paused=False)
 
 
-def _show_changes(shared: SharedOptions, queues: Sequence[str], changed: Collection[str], *, paused: bool) -> None:
+def _check_named(*names: tuple[str, ...]) -> None:
+    if not any(names):
+        raise click.UsageError("Missing argument '[QUEUE]...': name queues, or pass --task, --tenant or --run.")
+
+
+def _show_changes(shared: SharedOptions, changes: Sequence[tuple[str, str, bool]], *, paused: bool) -> None:
     if shared.json:
-        show_json([{"queue": name, "paused": paused, "changed": name in changed} for name in queues])
+        show_json([{kind: name, "paused": paused, "changed": changed} for kind, name, changed in changes])
         return
     done, unchanged = ("paused", "already paused") if paused else ("resumed", "was not paused")
-    for name in queues:
-        show_line(f"{name}  {done if name in changed else unchanged}")
+    for _, name, changed in changes:
+        show_line(f"{name}  {done if changed else unchanged}")
 
 
 @holdfast.command()

@@ -200,6 +200,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("run", str(info.id)),
             ("state", info.state),
             ("held", _held(details)),
+            ("paused", format_time(details.paused_at)),
             ("will end", None if details.ending is None else f"{details.ending}, when its compensations have run"),
             ("waiting for", _waits(details)),
             ("set aside", _set_aside(details)),
@@ -287,7 +288,10 @@ def _held(details: RunDetails) -> str | None:
         "quiescing": "a worker hasn't released it yet",
         "queued": "waiting for the run that has its unique name",
         "isolated": "isolated: its worker processes died",
+        "paused": "paused",
     }
+    if (details.held or "").startswith("tenant:"):
+        return f"tenant {details.info.tenant} is paused"
     reasons["corrupt"] = "quarantined: its row was corrupt"
     return None if details.held is None else reasons.get(details.held, details.held)
 

@@ -7,7 +7,7 @@ Blocking; the `a…` methods of the public API call it in a thread. Creating run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
 import msgspec
@@ -24,7 +24,7 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import HistoryEntry
 from holdfast.model.ids import new_id
 from holdfast.model.keep import Keep
-from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
+from holdfast.model.names import MAX_KEY_CHARS, actor_or_user, check_actor, check_name, check_queue
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
@@ -128,6 +128,22 @@ class Client:
         refuse_in_body("retry", "call it inside a step")
         return self.store.actions.retry(str(id), check_actor(by))
 
+    def pause(self, id: UUID, by: str | None = None) -> bool:
+        return self.store.pauses.pause_run(str(id), check_actor(by))
+
+    def resume(self, id: UUID, by: str | None = None) -> bool:
+        return self.store.pauses.resume_run(str(id), check_actor(by))
+
+    def pause_all(self, task: str | None, queue: str | None, tenant: str | None, by: str | None) -> bool:
+        kind, name = _one_pause(task, queue, tenant)
+        if kind == "queue":
+            return bool(self.store.queues.pause([name]))
+        return bool(self.store.pauses.pause(kind, [name], actor_or_user(by)))
+
+    def resume_all(self, task: str | None, queue: str | None, tenant: str | None) -> bool:
+        kind, name = _one_pause(task, queue, tenant)
+        return bool(self.store.queues.resume([name]) if kind == "queue" else self.store.pauses.resume(kind, [name]))
+
     def fork(
         self,
         id: UUID,
@@ -164,3 +180,14 @@ class Client:
             return self.store.events.emit(tenant, name, text)
         with self._telemetry.tracing.emit(name):
             return self.store.events.emit(tenant, name, text, self.trace())
+
+
+def _one_pause(
+    task: str | None, queue: str | None, tenant: str | None
+) -> tuple[Literal["task", "queue", "tenant"], str]:
+    """Return what is paused or resumed, and its name. Raises ConfigError unless exactly one is given."""
+    if sum(name is not None for name in (task, queue, tenant)) != 1:
+        raise ConfigError("pause and resume take exactly one of task=, queue= and tenant=")
+    if queue is not None:
+        return "queue", check_queue(queue, "queue")
+    return ("task", check_name(task, "task")) if task is not None else ("tenant", check_name(tenant, "tenant"))

@@ -144,6 +144,37 @@ class Run(Generic[R_co]):
         """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
         return await run_in_thread(self._client.retry, self.id, by)
 
+    def pause(self, *, by: str | None = None) -> bool:
+        """Pause the run and its unfinished children: no worker claims them until they are resumed.
+
+        A job that is running continues to the end of its attempt. A durable function continues to the end of its
+        current step.
+
+        Args:
+            by: Who paused it. Recorded in the history.
+
+        Returns:
+            False if it was paused already.
+
+        Raises:
+            RunFinished: The run has finished.
+        """
+        reject_in_event_loop("pause")
+        return self._client.pause(self.id, by)
+
+    async def apause(self, *, by: str | None = None) -> bool:
+        """Pause the run and its unfinished children. The awaitable form of `pause`."""
+        return await run_in_thread(self._client.pause, self.id, by)
+
+    def resume(self, *, by: str | None = None) -> bool:
+        """Resume the paused run and its children. False if it wasn't paused."""
+        reject_in_event_loop("resume")
+        return self._client.resume(self.id, by)
+
+    async def aresume(self, *, by: str | None = None) -> bool:
+        """Resume the paused run and its children. The awaitable form of `resume`."""
+        return await run_in_thread(self._client.resume, self.id, by)
+
     def fork(
         self,
         from_step: str | None = None,

@@ -14,6 +14,7 @@ from holdfast.control.gates import GateControl
 from holdfast.control.graphs import GraphControl
 from holdfast.control.limits import LimitControl
 from holdfast.control.maintenance import Maintenance
+from holdfast.control.pauses import PauseControl
 from holdfast.control.queues import QueueControl
 from holdfast.control.runs import RunControl
 from holdfast.control.schedules import ScheduleControl
@@ -43,6 +44,7 @@ class Control:
         self.gates = GateControl(store)
         self.events = EventControl(store)
         self.queues = QueueControl(store)
+        self.pauses = PauseControl(store)
         self.schedules = ScheduleControl(store)
         self.workers = WorkerControl(store)
         self.limits = LimitControl(store)

@@ -74,7 +74,13 @@ class Explainer:
                 nodes = self._store.queries.node_overview(row.id)
                 failed = [node for node in nodes if node.state in ("failed", "cancelled")]
                 yield from [_nodes_reason(failed, "failed")] if failed else []
-        elif row.kind == "gate":
+            return
+        if more.paused_at is not None:
+            since = to_datetime(more.paused_at)
+            then = "; its attempt continues to the end of its step" if row.is_running else ""
+            text = f"paused since {_time(since)}{then}: holdfast resume --run {row.id}"
+            yield Reason("paused", text, {"since": since})
+        if row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
             yield from self._graph(row, scope)
@@ -234,15 +240,25 @@ class Explainer:
                 " without other runs, to find out which run kills its process"
             )
             yield Reason("isolated", text)
-        elif row.held is not None:
+        elif row.held is not None and row.held != "paused" and not row.held.startswith("tenant:"):
             text = f"held for the unknown reason {row.held!r}: cancel it and enqueue it again"
             yield Reason("held", text, {"held": row.held})
+        pauses = list(self._pauses(row))
+        yield from pauses
+        if row.held is None and more.paused_at is None and not pauses:
+            yield self._unclaimed(row)
+
+    def _pauses(self, row: RunRow) -> Iterator[Reason]:
+        """Name the pauses of its queue, its task and its tenant."""
         queue = next((each for each in self._store.queues.list_all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
             text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
             yield Reason("paused", text, {"queue": row.queue})
-        elif row.held is None:
-            yield self._unclaimed(row)
+        for pause in self._store.pauses.list_all():
+            if pause.name == (row.task if pause.kind == "task" else row.tenant):
+                by = f" by {pause.paused_by}" if pause.paused_by else ""
+                text = f"{pause.kind} {pause.name} is paused{by}: holdfast resume --{pause.kind} {pause.name}"
+                yield Reason("paused", text, {pause.kind: pause.name, "by": pause.paused_by})
 
     def _queued_reason(self, more: RunDetailRow) -> Reason:
         holder = self._store.queries.unique_holder((more.unique_name or "").removesuffix("+"))

@@ -69,6 +69,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     start_by: datetime | None
     expires_at: datetime | None
     held: str | None
+    paused_at: datetime | None
+    """Since when it is paused."""
     history: list[Entry]
     """Its last entries, oldest first."""
     ending: str | None = None
@@ -215,6 +217,7 @@ class RunControl:
             start_by=to_datetime_or_none(more.start_by),
             expires_at=to_datetime_or_none(more.expires_at),
             held=row.held,
+            paused_at=to_datetime_or_none(more.paused_at),
             history=history.part(earlier_entries, len(history)),
             more_history=earlier_entries,
             ending=more.ending,
@@ -321,6 +324,14 @@ class RunControl:
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Return a failed or cancelled run to ready; False if it is unfinished."""
         return self._store.actions.retry(str(id), check_actor(by))
+
+    def pause(self, id: UUID, by: str | None = None) -> bool:
+        """Pause a run with its unfinished children; False if it was paused."""
+        return self._store.pauses.pause_run(str(id), check_actor(by))
+
+    def resume(self, id: UUID, by: str | None = None) -> bool:
+        """Resume a paused run with its children; False if it wasn't paused."""
+        return self._store.pauses.resume_run(str(id), check_actor(by))
 
     def preview_retry(self, id: UUID) -> RetryPreview:
         """Report what a retry of a run would keep, run again and perhaps repeat; changes nothing."""

@@ -144,6 +144,14 @@ class Dialect(ABC):
             ) end"""
 
     @staticmethod
+    def _claimable(run: str) -> str:
+        """Return a condition that excludes paused runs and those of paused tenants."""
+        return (
+            f"{run}.paused_at is null"
+            f" and ({run}.tenant is null or {run}.tenant not in (select p.tenant from {{schema}}paused_tenants p))"
+        )
+
+    @staticmethod
     def _listed_run(run: str) -> str:
         return ", ".join(
             "cast(null as text)" if name == "result" else f"{run}.{name}" for name in SHOWN_RUN_COLUMNS.split()
@@ -226,6 +234,10 @@ class PostgresDialect(Dialect):
         Statements that run on a caller's connection depend on this, because its `search_path` may name any schema.
         """
         return _CALL.sub(_qualify_call, super().fill(text, limit))
+
+    @staticmethod
+    def _replace_view(name: str) -> str:
+        return f"create or replace view {{schema}}{name}"
 
     @staticmethod
     def _each(argument: str) -> str:
@@ -337,6 +349,10 @@ class SqliteDialect(Dialect):
     _clustered = "without rowid"
     _old_snapshot = "1 = 0"
     _notify_workers = _notify_clients = _notify_followers = "null"
+
+    @staticmethod
+    def _replace_view(name: str) -> str:
+        return f"drop view {{schema}}{name};\ncreate view {{schema}}{name}"
 
     @staticmethod
     def _each(argument: str) -> str:

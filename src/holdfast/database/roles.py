@@ -35,9 +35,15 @@ _WORK = {
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "schedules": _ALL,
-    "queues": "select", "meta": "select",
+    "queues": "select", "pauses": "select, update, delete", "meta": "select",
 }  # fmt: skip
-_OPERATE = {**_WORK, "queues": "select, insert, update", "tokens": "select, insert, update", "logins": _ALL}
+_OPERATE = {
+    **_WORK,
+    "queues": "select, insert, update",
+    "pauses": _ALL,
+    "tokens": "select, insert, update",
+    "logins": _ALL,
+}
 _NEW_RUN = (
     "id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options, tags,"
     " keep, keep_failed, created_at, limits, turn, debounce, held, start_by, root, parent, spawn_key, kind, node,"
@@ -66,9 +72,9 @@ _TENANT = {
 }
 _GRANTS = {"work": _WORK, "operate": _OPERATE, "enqueue": _ENQUEUE, "read": _READ}
 _VIEWS = (
-    "paused_lanes", "shown_runs", "readable_runs", "readable_history", "readable_workers", "readable_queues",
-    "readable_checkpoints", "readable_waits", "readable_events", "readable_schedules", "readable_tallies",
-    "readable_watchers",
+    "paused_lanes", "paused_tenants", "shown_runs", "readable_runs", "readable_history", "readable_workers",
+    "readable_queues", "readable_checkpoints", "readable_waits", "readable_events", "readable_schedules",
+    "readable_tallies", "readable_watchers",
 )  # fmt: skip
 _OPERATORS_VIEWS = ("readable_tokens", "readable_logins")
 _TENANT_VIEWS = (

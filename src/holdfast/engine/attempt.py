@@ -90,6 +90,8 @@ class Attempt(msgspec.Struct, eq=False):
     stop_reason: StopReason | None = None
     stop_signal: StopSignal = msgspec.field(default_factory=StopSignal)
     """The flag that `holdfast.stop_requested()` reads in user code."""
+    pause_requested: bool = False
+    """Whether its run was paused: a durable function stops before its next step."""
     started: bool = False
     """Whether its coroutine runs. Cancelling an asyncio task before that would skip the coroutine entirely."""
     reported: bool = False

@@ -189,6 +189,7 @@ class WorkerComponents:
         self.runner.stop(attempts, "lost")
         self.state.remove(attempts)
         self.residents.close()  # they continue only in the session in which they were suspended
+        self.claimer.wake()  # attempts whose ends were being written no longer take up slots
         self.heartbeat.wake()
 
     def _new_session(self) -> Session:

@@ -23,6 +23,8 @@ KINDS: dict[str, str] = {
     "cancelled": "the run was cancelled; data has the reason and, if known, who cancelled it",
     "retried": "an operator retried the finished run; data has who, if known, and the step from which it runs again"
     " if its compensations had run",
+    "paused": "the run was paused: no worker claims it until it is resumed; data has who, if known",
+    "unpaused": "the paused run was resumed; data has who, if known",
     "sent": "an operator sent the run a message, or a program did with `by=`; data has who, the topic, and the number"
     " of a message that was sent again",
     "set_aside": "a message didn't have the type that the function expects and was set aside; data has its number, its"

@@ -355,19 +355,19 @@ class ClaimStore(StoreModule):
         """Return all runs whose row names the session."""
         return [OwnedRun._make(row) for row in self._execute("heartbeat", "list_owned", session=session)]
 
-    def find_running(self, session: str, runs: Sequence[str]) -> set[ClaimKey]:
-        """Return id and fence of those of the runs that are running in this session."""
-        return self._find("find_running", runs, session=session)
+    def find_running(self, session: str, runs: Sequence[str]) -> dict[ClaimKey, bool]:
+        """Return id and fence of those of the runs that are running in this session, and whether each is paused."""
+        return {(id, fence): bool(paused) for id, fence, paused in self._find("find_running", runs, session=session)}
 
     def find_suspended(self, runs: Sequence[str]) -> set[ClaimKey]:
         """Return id and fence of those of the runs that no session has and that haven't ended."""
-        return self._find("find_suspended", runs)
+        return {(id, fence) for id, fence in self._find("find_suspended", runs)}
 
-    def _find(self, statement: str, runs: Sequence[str], **more: Any) -> set[ClaimKey]:
-        found: set[ClaimKey] = set()
+    def _find(self, statement: str, runs: Sequence[str], **more: Any) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
         for batch in in_batches(runs, len):
             rows = self._execute("heartbeat", statement, rows=id_rows(batch), **more)
-            found.update((str(id), fence) for id, fence in rows)
+            found.extend((str(id), *rest) for id, *rest in rows)
         return found
 
 

@@ -165,6 +165,7 @@ class RunDetailRow(NamedTuple):
     """How a run ends once its compensations have run, if one of them failed."""
     debounce: str | None
     start_by: int | None
+    paused_at: int | None
     corrupt: tuple[str, ...] = ()
 
 

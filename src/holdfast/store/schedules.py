@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 import msgspec
@@ -201,7 +202,11 @@ class ScheduleStore(StoreModule):
     def delete(self, name: str) -> None:
         """Delete a schedule that was created at run time, or that no code declares any more. Its runs stay."""
 
+        tries = count()
+
         def work(tx: Tx) -> None:
+            if next(tries) and not _lock_all(tx, names_json([name])):
+                return  # deleted before the response got lost
             found = _lock(tx, name)
             if not found.orphaned:
                 _refuse_declared(found, "delete")

@@ -20,6 +20,7 @@ from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
+from holdfast.store.pauses import PauseStore
 from holdfast.store.quarantine import Quarantine
 from holdfast.store.retention import Retention
 from holdfast.store.run_actions import RunActions
@@ -68,6 +69,7 @@ class Store:
 
         # Act on them from outside.
         self.actions = RunActions(context)
+        self.pauses = PauseStore(context)
         self.events = EventStore(context)
         self.limits = LimitStore(context)
 

@@ -25,8 +25,8 @@ class DueTimes(NamedTuple):
     """What the timers have to do.
 
     `scheduled`, `waits`, `deadlines`, `limits` and `starts`: microseconds until the next is due, None if there is none.
-    `held`, `queued` and `events`: whether held runs, runs that wait for a unique name, or waiters of an emitted event
-    are left.
+    `held`, `queued`, `events`, `paused` and `tenants`: whether held runs, runs that wait for a unique name, waiters of
+    an emitted event, paused runs in the ready index or pauses of tenants are left.
     """
 
     scheduled: int | None
@@ -37,6 +37,8 @@ class DueTimes(NamedTuple):
     events: int | None
     limits: int | None
     starts: int | None
+    paused: int | None = None
+    tenants: int | None = None
 
     def next(self) -> int | None:
         """Return the microseconds until the next is due."""
@@ -48,9 +50,8 @@ class TimerStore(StoreModule):
 
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
-        scheduled, waits, deadlines, held, queued, events, limits, starts, now = self._execute(
-            "poll", "read_due_times"
-        )[0]
+        found = self._execute("poll", "read_due_times")[0]
+        scheduled, waits, deadlines, held, queued, events, limits, starts, paused, tenants, now = found
         return DueTimes(
             scheduled=time_left(scheduled, now),
             waits=time_left(waits, now),
@@ -60,6 +61,8 @@ class TimerStore(StoreModule):
             events=events,
             limits=time_left(limits, now),
             starts=time_left(starts, now),
+            paused=paused,
+            tenants=tenants,
         )
 
     def promote_due(self) -> int:

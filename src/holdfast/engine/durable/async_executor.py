@@ -712,6 +712,9 @@ class AsyncExecutor(Executor):
         calls, telemetry = self.calls, self.current.telemetry
         if self._ahead is not None:
             await self._ahead.wait(self._new_future)
+        if self.current.pause_requested and self._started == self._finished:
+            self._services.stop(self.current, "release")
+            await self._new_future()  # until the attempt is cancelled
         if self._delivery.has_branches:
             self._delivery.note_activity()
         self._started += 1

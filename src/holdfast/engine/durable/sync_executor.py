@@ -258,6 +258,8 @@ class SyncExecutor(Executor):
 
     async def run_step(self, step: Step, key: str) -> StepResult:
         self._await_writes_ahead()
+        if self.current.pause_requested:
+            self._stop("release")
         payloads, claim = self._services.store.payloads, self.current.claim
         tries = RecordedTries(step, key, payloads, claim)
         call = partial(step.fn, *step.args, **step.kwargs)

@@ -87,6 +87,8 @@ class CancellationPoller:
             return
         try:
             held = self._store.claims.find_running(session.id, [attempt.claim.id for attempt in running])
+            for attempt in running:
+                attempt.pause_requested = held.get((attempt.claim.id, attempt.claim.fence), False)
         except StoreUnavailable:
             return  # the next renewal reports it, and retries with a pause of its own
         lost = [

@@ -3,7 +3,7 @@
 select 1 from {each(:lanes, lane bigint)}
 where each.lane not in (select id from {schema}paused_lanes)
 and (
-    select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null
+    select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null and {claimable(r)}
     order by r.priority desc, r.turn, r.seq limit 1
 ) is not null
 limit 1
@@ -70,11 +70,12 @@ candidates as materialized (
         (
             select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
             where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+            and {claimable(r)}
             order by r.priority desc, r.turn, r.seq limit {double_limit}
         ) union all (
             select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
             where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null
-            and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
+            and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq) and {claimable(r)}
             order by r.turn, r.seq limit {double_limit}
         ) union all (
             select near.tid, near.priority, near.turn, near.seq,
@@ -83,11 +84,12 @@ candidates as materialized (
                 (
                     select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
                     where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+                    and {claimable(r)}
                     order by r.priority desc, r.turn, r.seq limit {wide_limit}
                 ) union all (
                     select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
                     where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null
-                    and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
+                    and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq) and {claimable(r)}
                     order by r.turn, r.seq limit {wide_limit}
                 )
             ) near
@@ -99,9 +101,11 @@ candidates as materialized (
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at from {schema}runs x where x.ctid = candidates.tid offset 0 {lock_skip_locked}
+        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at, x.paused_at from {schema}runs x
+        where x.ctid = candidates.tid offset 0 {lock_skip_locked}
     ) r
-    where r.state = 'ready' and r.held is null and r.limits is null and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
+    where r.state = 'ready' and r.held is null and r.limits is null and r.paused_at is null
+    and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
     limit {limit}
 )
 update {schema}runs
@@ -125,7 +129,7 @@ select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fe
 from (
     select y.seq from {each(:lanes, lane bigint)} cross join {schema}runs y
     where each.lane not in (select id from {schema}paused_lanes) and y.seq in (
-        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null and {claimable(x)}
         order by x.priority desc, x.turn, x.seq limit :size
     )
     order by y.priority desc, y.turn, y.seq limit :size
@@ -142,16 +146,20 @@ update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
 where seq in (select value from json_each(:seqs)) and state = 'ready' and held is null and limits is null
+and {claimable({schema}runs)}
 and :sum = (
     select sum((
         select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority > :priority
+        and {claimable(x)}
     ) + (
         select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn < :turn
+        and {claimable(x)}
     ) + (
         select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn = :turn and x.seq <= :seq
+        and {claimable(x)}
     ))
     from {each(:lanes, lane bigint)} where each.lane not in (select id from {schema}paused_lanes)
 )
@@ -169,6 +177,7 @@ from {schema}runs r where r.seq in (select value from json_each(:seqs)) and r.se
 -- Check whether isolated runs of these lanes wait for a process of their own.
 select 1 from {schema}runs r
 where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes)
+and {claimable(r)}
 limit 1
 
 -- name: pick_isolated
@@ -182,12 +191,12 @@ with alive as materialized (
 first as materialized (
     select r.seq, case when r.isolation > 0 then r.isolation else 1 end as bound from {schema}runs r
     where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
-    and r.lane not in (select id from {schema}paused_lanes)
+    and r.lane not in (select id from {schema}paused_lanes) and {claimable(r)}
     order by r.deaths, r.seq limit 1
 )
 select r.id, r.limits, (select bound from first) from {schema}runs r
 where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
-and r.lane not in (select id from {schema}paused_lanes)
+and r.lane not in (select id from {schema}paused_lanes) and {claimable(r)}
 and (r.isolation = (select bound from first) or r.seq = (select seq from first)) and exists (select 1 from alive)
 order by r.deaths, r.seq limit cast(:size as bigint) {lock_skip_locked}
 
@@ -200,13 +209,14 @@ order by r.deaths, r.seq limit cast(:size as bigint) {lock_skip_locked}
 select 1 where (
     select 1 from {each(:lanes, lane bigint)}
     where each.lane not in (select id from {schema}paused_lanes) and (
-        select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null
+        select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null and {claimable(r)}
         order by r.priority desc, r.turn, r.seq limit 1
     ) is not null
     limit 1
 ) is not null or (
     select 1 from {schema}runs r
-    where r.held = 'isolated' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes) limit 1
+    where r.held = 'isolated' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes)
+    and {claimable(r)} limit 1
 ) is not null or (
     select 1 from {schema}runs r
     where r.held = 'queued' and r.state = 'ready'
@@ -240,11 +250,11 @@ select 1 where (
 select id, coalesce(ready_at, created_at), claimed_at from {schema}runs where id {among(:rows, id uuid)} and claimed_at is not null
 
 -- name: find_running
--- Find those of these runs that are running in this session, with their fences. The heartbeat polls this every 0.4 s.
+-- Find those of these runs that are running in this session, with their fences, and whether each is paused. The heartbeat polls this every 0.4 s.
 --
 -- By primary key: the index of a session's runs keeps an entry of every run that it ever claimed until vacuum, and an
 -- old snapshot can keep millions. coalesce keeps the planner from using that index (decision 3).
-select id, fence from {schema}runs
+select id, fence, case when paused_at is null then 0 else 1 end from {schema}runs
 where id {among(:rows, id uuid)} and coalesce(session, '') = :session and state = 'running'
 
 -- name: find_suspended

@@ -37,14 +37,15 @@ candidates as materialized (
     select ready.id
     from alive cross join {each(:lanes, lane bigint)} cross join lateral (
         select r.id, r.priority, r.turn, r.seq from {schema}runs r
-        where r.lane = each.lane and r.state = 'ready' and r.held is null
+        where r.lane = each.lane and r.state = 'ready' and r.held is null and {claimable(r)}
         order by r.priority desc, r.turn, r.seq limit {limit}
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
 )
 select r.id, r.limits from {schema}runs r
-where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null and (r.start_by is null or r.start_by > {now} or r.started_at is not null)
+where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null and r.paused_at is null
+and (r.start_by is null or r.start_by > {now} or r.started_at is not null)
 order by r.priority desc, r.turn, r.seq {lock_skip_locked}
 
 -- name: pick_limited
@@ -54,7 +55,7 @@ order by r.priority desc, r.turn, r.seq {lock_skip_locked}
 select json_group_array(json_array(id, limits)) from (
     select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
-        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null and {claimable(x)}
         order by x.priority desc, x.turn, x.seq limit {limit}
     )
     and exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
@@ -149,7 +150,7 @@ where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 -- name: unpark_runs
 -- Return the next runs parked on a counter to the ready index; isolated ones stay isolated.
 with next as materialized (
-    select id from {schema}runs where held = 'full' and parked_on = :parked_on
+    select r.id from {schema}runs r where r.held = 'full' and r.parked_on = :parked_on and {claimable(r)}
     order by priority desc, turn, seq limit cast(:size as bigint) {lock_skip_locked}
 )
 update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}

@@ -13,7 +13,7 @@ set state = 'ready', held = case when substr(unique_name, length(unique_name), 1
         select 1 from {schema}runs old
         where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null limit 1
     ) = 1 then 'quiescing' end, ready_at = {now}, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,
-    isolation = null, resumed = 0, spent = 0,
+    isolation = null, resumed = 0, spent = 0, paused_at = null,
     error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1,
     started_at = null, finished_at = null, expires_at = null, debounce = null, start_by = null
 where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')

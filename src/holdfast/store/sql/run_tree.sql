@@ -45,7 +45,7 @@ update {schema}runs
 set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     ending = case when undos = 1 then cast(:state as text) end,
     cause = case when undos = 1 then :error end,
-    error = :error, due_at = null, resumed = 0,
+    error = :error, due_at = null, resumed = 0, paused_at = null,
     ready_at = case when undos = 1 then {now} else ready_at end,
     deadline = case when undos = 0 then deadline end,
     held = case when undos = 1 and session is not null then 'quiescing' end,

@@ -1,9 +1,9 @@
-"""API operations on gates, events, queues, schedules, limits, workers, tasks, counts and statistics."""
+"""API operations on gates, events, queues, pauses, schedules, limits, workers, tasks, counts and statistics."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from holdfast.control.events import EventList
 from holdfast.control.gates import GateDetails, GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
+from holdfast.control.pauses import PauseInfo
 from holdfast.control.queues import QueueInfo
 from holdfast.control.stats import Counts, GroupBy, Interval, Stats
 from holdfast.control.tasks import TaskInfo
@@ -71,6 +72,13 @@ class EmitResult(msgspec.Struct):
     changed: bool
     awaited_elsewhere: list[str | None]
     """Null stands for runs without a tenant. Always empty for a token of one tenant."""
+
+
+class PauseTarget(msgspec.Struct, forbid_unknown_fields=True):
+    """A task or a tenant."""
+
+    kind: Literal["task", "tenant"]
+    name: str
 
 
 class ScheduleTimes(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -182,6 +190,19 @@ def _pause_queue(call: ApiRequest) -> dict[str, bool]:
 
 def _resume_queue(call: ApiRequest) -> dict[str, bool]:
     return {"changed": bool(call.control.queues.resume([call.path["queue"]]))}
+
+
+def _pauses(call: ApiRequest) -> dict[str, Any]:
+    return {"pauses": call.control.pauses.list()}
+
+
+def _pause(call: ApiRequest) -> dict[str, bool]:
+    changed = call.control.pauses.pause(call.body.kind, [call.body.name], call.principal.by)
+    return {"changed": bool(changed)}
+
+
+def _resume(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": bool(call.control.pauses.resume(call.body.kind, [call.body.name]))}
 
 
 def _schedules(call: ApiRequest) -> dict[str, Any]:
@@ -324,6 +345,19 @@ OPERATIONS = (
     Operation(
         method="POST", path="/queues/{queue:path}/resume", name="resume_queue",
         summary="Resume a paused queue.", do=_resume_queue, answer=CHANGED, all_tenants=True,
+    ),
+    Operation(
+        method="GET", path="/pauses", name="list_pauses", summary="List paused tasks and tenants.",
+        do=_pauses, answer={"pauses": list[PauseInfo]}, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/pauses", name="pause",
+        summary="Pause a task or a tenant: workers stop claiming its runs.",
+        do=_pause, body=PauseTarget, answer=CHANGED, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/pauses/resume", name="resume", summary="Resume a paused task or tenant.",
+        do=_resume, body=PauseTarget, answer=CHANGED, all_tenants=True,
     ),
     Operation(
         method="GET", path="/schedules", name="list_schedules", summary="List schedules and triggers.",

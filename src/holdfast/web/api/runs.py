@@ -278,6 +278,14 @@ def _retry(call: ApiRequest) -> dict[str, bool]:
     return {"changed": call.control.runs.retry(call.run().id, by=call.principal.by)}
 
 
+def _pause(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": call.control.runs.pause(call.run().id, by=call.principal.by)}
+
+
+def _resume(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": call.control.runs.resume(call.run().id, by=call.principal.by)}
+
+
 def _retry_preview(call: ApiRequest) -> RetryPreview:
     return call.control.runs.preview_retry(call.run().id)
 
@@ -396,6 +404,15 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="Cancel a run and its children.",
         do=_cancel, body=CancelRequest, answer=CHANGED,
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/pause", name="pause_run",
+        summary="Pause a run with its unfinished children; a running attempt continues to the end of its step.",
+        do=_pause, answer=CHANGED,
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/resume", name="resume_run", summary="Resume a paused run with its children.",
+        do=_resume, answer=CHANGED,
     ),
     Operation(
         method="POST", path="/runs/{id}/retry", name="retry_run",

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.control import Control
+from holdfast.control.pauses import PauseKind
 from holdfast.control.stats import Estimate, Stats
 from holdfast.model.run import RunInfo
 from holdfast.policy.error_patterns import constant_part, error_pattern
@@ -75,6 +76,7 @@ def _all_tenants(control: Control) -> dict[str, Any]:
     return {
         "counts": counts,
         "queues": queues,
+        "pauses": control.pauses.list(),
         "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:BUSIEST_TASKS],
         "hour": hour.whole,
         "charts": build_charts(hour.minutes),
@@ -115,4 +117,19 @@ def _change_queue(request: PageRequest) -> str:
 
 
 PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview),)
-ACTIONS = (FormAction(path="/queues", do=_change_queue, all_tenants=True),)
+
+
+def _change_pause(request: PageRequest) -> str:
+    form, pauses = request.form, request.control.pauses
+    kind: PauseKind = "tenant" if form.get("kind") == "tenant" else "task"
+    if form.get("verb") == "resume":
+        pauses.resume(kind, [form.get("name", "")])
+        return link("/", did="resumed")
+    pauses.pause(kind, [form.get("name", "").strip()], request.principal.by)
+    return link("/", did="paused")
+
+
+ACTIONS = (
+    FormAction(path="/queues", do=_change_queue, all_tenants=True),
+    FormAction(path="/pauses", do=_change_pause, all_tenants=True),
+)

@@ -156,6 +156,13 @@ def _gates(details: RunDetails) -> list[GateInfo]:
     return [gate for gate in gates if gate.state == "waiting" or gate.decided_at is not None]
 
 
+def _pause(request: PageRequest) -> str:
+    pause = request.form.get("verb") != "resume"
+    change = request.control.runs.pause if pause else request.control.runs.resume
+    change(request.run().id, by=request.principal.by)
+    return link(f"/runs/{request.id}", did="paused" if pause else "resumed")
+
+
 def _cancel(request: PageRequest) -> str:
     reason = request.form.get("reason", "").strip() or None
     run = request.principal.run_to_cancel(request.control, request.id)
@@ -252,6 +259,7 @@ PAGES = (
 )
 ACTIONS = (
     FormAction(path="/runs/{id}/cancel", do=_cancel),
+    FormAction(path="/runs/{id}/pause", do=_pause),
     FormAction(path="/runs/{id}/retry", do=_retry),
     FormAction(path="/runs/{id}/fork", do=_fork),
     FormAction(path="/runs/{id}/send", do=_send),
