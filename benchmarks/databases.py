@@ -21,7 +21,7 @@ from typing import Any
 import apsw
 
 import holdfast
-from benchmarks.tasks import NOOP, PAYLOAD_TEXT, QUEUE, TASKS, make_app
+from benchmarks.tasks import BATCHED, NOOP, PAYLOAD_TEXT, QUEUE, SINGLE, TASKS, make_app
 from holdfast.database import Row
 from holdfast.database.sqlite_connection import SqliteConnection
 from holdfast.database.statements import StatementSource, render
@@ -98,7 +98,10 @@ class BenchmarkDatabase:
     def enqueue(self, count: int, task: str = NOOP) -> None:
         for first in range(0, count, CHUNK_ROWS):
             self.app.registry.get(task).enqueue_many(
-                [(number, PAYLOAD_TEXT) for number in range(first, min(count, first + CHUNK_ROWS))]
+                [
+                    (number,) if task in (SINGLE, BATCHED) else (number, PAYLOAD_TEXT)
+                    for number in range(first, min(count, first + CHUNK_ROWS))
+                ]
             )
 
     def has_unfinished(self) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.app import Holdfast
+from holdfast.model.batch import Batch
 from holdfast.task.context import Context
 from holdfast.task.task import Task
 
@@ -15,7 +17,11 @@ STEPS = "bench.steps"
 ONE_LIMIT = "bench.one_limit"
 BY_KEY = "bench.by_key"
 TOTAL = "bench.total"
-TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY)
+SINGLE = "bench.single"
+BATCHED = "bench.batched"
+TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY, SINGLE, BATCHED)
+BATCHED_RUNS = 100
+CALL_COST_S = 0.001
 STEPS_PER_RUN = 10
 LIMIT_KEYS = 1000
 QUEUE = "default"
@@ -107,9 +113,27 @@ def make_app(url: str, markers: StartMarkers | None = None) -> tuple[Holdfast, T
             await ctx.step(trivial, name=f"step-{step}")
         return number
 
+    _add_costly_tasks(app, mark_start)
+
     @app.task(name=TOTAL, queue=QUEUE)
     async def total(numbers: list[int]) -> int:
         mark_start()
         return sum(numbers) % 1000
 
     return app, noop
+
+
+def _add_costly_tasks(app: Holdfast, mark_start: Callable[[], None]) -> None:
+    """Declare tasks whose call costs the same for one run and for a batch."""
+
+    @app.task(name=SINGLE, queue=QUEUE)
+    async def single(number: int) -> int:
+        mark_start()
+        time.sleep(CALL_COST_S)  # noqa: ASYNC251 - occupies the process, like work on the CPU
+        return number
+
+    @app.task(name=BATCHED, queue=QUEUE, batch=Batch(max_size=BATCHED_RUNS, max_wait=1))
+    async def batched(number: list[int]) -> list[int]:
+        mark_start()
+        time.sleep(CALL_COST_S)  # noqa: ASYNC251
+        return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.benchmark import Benchmark
 from benchmarks.suite.continuations import Continuations
 from benchmarks.suite.enqueue import Enqueue
+from benchmarks.suite.flow import Flow
 from benchmarks.suite.graphs import Graphs
 from benchmarks.suite.growth import Growth
 from benchmarks.suite.jobs import Jobs
@@ -25,6 +26,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Enqueue(),
     Graphs(),
     Limits(),
+    Flow(),
     Growth(),
     Scale(),
     Sustained(),

@@ -13,6 +13,7 @@ from holdfast.errors import (
     BadArguments,
     BadMessage,
     BadState,
+    BatchFailed,
     BlockingCall,
     ConfigError,
     DuplicateTask,
@@ -47,6 +48,7 @@ from holdfast.errors import (
     UnknownTask,
     WaitTimeout,
 )
+from holdfast.model.batch import Batch
 from holdfast.model.clock import Clock, Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
@@ -87,6 +89,8 @@ __all__ = [
     "BadArguments",
     "BadMessage",
     "BadState",
+    "Batch",
+    "BatchFailed",
     "BlockingCall",
     "Call",
     "CatchUp",

@@ -15,6 +15,7 @@ from holdfast.client.handle import Run
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.engine.middleware import Middleware, check_middleware
 from holdfast.errors import ConfigError
+from holdfast.model.batch import Batch
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
@@ -31,6 +32,7 @@ from holdfast.task.hooks import HookTasks
 from holdfast.task.machine import Machine, State
 from holdfast.task.options import RunIn, TaskDefaults, TaskSettings
 from holdfast.task.registry import (
+    BatchDecorator,
     Registry,
     TaskDecorator,
     register_graph_task,
@@ -187,6 +189,27 @@ class Holdfast:
         on_end: HookTasks | None = None,
         defaults: TaskDefaults | None = None,
     ) -> TaskDecorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        batch: Batch,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        run_in: RunIn | None = None,
+        limits: Sequence[str] = (),
+        max_crashes: int = 3,
+        keep: Keep | Duration | None = None,
+        on_success: HookTasks | None = None,
+        on_failure: HookTasks | None = None,
+        on_end: HookTasks | None = None,
+        defaults: TaskDefaults | None = None,
+    ) -> BatchDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…)`.
 
@@ -212,6 +235,7 @@ class Holdfast:
             on_failure: The same when a run fails.
             on_end: The same when a run is done, failed or cancelled.
             defaults: Settings that the task shares with others. What is given here takes precedence.
+            batch: Collect runs into one call: the function takes a list with the argument of each run.
         """
         known = ("name", "defaults", *TaskSettings.__annotations__)
         for unknown in settings.keys() - set(known):

@@ -32,12 +32,14 @@ HoldfastError
 ├── StepFailed                    a step failed permanently
 ├── ResultTimeout                 the run didn't finish in time (also TimeoutError)
 ├── WaitTimeout                   a durable wait timed out (also TimeoutError)
+├── BatchFailed                   raised by tasks with batch=: some of the runs failed
 ├── Fatal                         raised by tasks: fail now, without a retry
 └── RetryAfter                    raised by tasks: retry after this delay
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
@@ -250,6 +252,30 @@ class ResultTimeout(HoldfastError, TimeoutError):
 
 class WaitTimeout(HoldfastError, TimeoutError):
     """A durable wait timed out."""
+
+
+class BatchFailed(HoldfastError):
+    """Raise it in a task with `batch=` to fail some of its runs; the others are done.
+
+    Args:
+        errors: The exceptions by position in the list that the task received. Each run is retried by its own policy;
+            `Fatal` fails it at once.
+        results: The results of all runs, in order, if the task has any; those of failed runs are ignored.
+
+    Example:
+        ```python
+        raise BatchFailed({3: ValueError("no such document")})
+        ```
+    """
+
+    def __init__(self, errors: Mapping[int, Exception], results: Sequence[Any] | None = None) -> None:
+        wrong = [error for error in errors.values() if not isinstance(error, BaseException)]
+        if not errors or wrong:
+            found = f"not {type(wrong[0]).__name__}" if wrong else "but it is empty"
+            raise TypeError(f"BatchFailed takes a dict of positions and exceptions, {found}")
+        super().__init__(f"failed items of the batch: {len(errors)}; the first: {next(iter(errors.values()))}")
+        self.errors = dict(errors)
+        self.results = results
 
 
 class Fatal(HoldfastError):

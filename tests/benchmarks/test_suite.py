@@ -123,6 +123,11 @@ def test_limits_compares_each_kind_with_no_limit(measured, chosen):
     assert ratios(found) == [("one limit", "no limit"), ("by key", "no limit")]
 
 
+def test_flow_compares_batches_with_single_jobs(measured, chosen):
+    found = measured("flow", *chosen, "--quick", "--count", "30")
+    assert ratios(found) == [("batches of 100", "one by one")]
+
+
 def test_sustained_compares_the_last_minute_with_the_first(measured, chosen):
     found = measured("sustained", *chosen, "--quick", "--count", "100", "--minutes", "2")
     assert metrics(found) == [("holdfast", "minute 1"), ("holdfast", "minute 2")]

@@ -16,6 +16,7 @@ from greenlet import getcurrent
 
 from holdfast.database import statements
 from holdfast.engine.attempt import Attempt
+from holdfast.engine.batches import BatchCall
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.claimer import Claimer
@@ -304,6 +305,10 @@ BUGS = (
     sql(
         "start-by-again", "a run that started in time is not claimed again", "pick_claimable",
         "r.start_by <= {now} and r.started_at is null", "r.start_by <= {now}",
+    ),
+    code(
+        "batch-acknowledged", "the failed items of a batch are done", BatchCall,
+        "ends_after_error", lambda _, attempts, error: BatchCall.ends_after(attempts, getattr(error, "results", None)),
     ),
     sql(
         "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",

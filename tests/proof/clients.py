@@ -80,6 +80,10 @@ class Clients:
             run = task.options(priority=rng.choice((0, 0, 5))).enqueue(program, 0, end)
             twice = 2 if end == "restart" else 1
             self.wanted[str(run.id)] = twice * sum(leaf[0] == "message" for leaf in leaves(program))
+        elif kind < 0.52:
+            items = [(f"item{at}-{n}", rng.choice((0, 0, 1)), rng.choice((0, 1, 8))) for n in range(rng.randint(1, 5))]
+            self.runs += tasks.batched.enqueue_many([(item,) for item in items])
+            return
         elif kind < 0.85:
             task = rng.choice(tasks.jobs)
             options: dict[str, Any] = {"delay": rng.choice((0, 0, 0.5)), "tenant": rng.choice((None, None, "acme"))}
@@ -231,6 +235,11 @@ class Clients:
         if row["state"] == "cancelled" and row["unique_name"] is not None:
             return  # replaced by a newer run of its name
         args = msgspec.json.decode(row["args"])
+        if "items" in args:
+            name, fails, _ = args["items"]
+            args = {"name": name}
+            if row["state"] == "done" and self.environment.tasks.observer.calls[f" {name}"] <= fails:
+                self.sim.fail(f"run {row['id']} is done although its item of the batch failed")
         code = msgspec.json.decode(row["error"])["code"] if row["state"] == "failed" else None
         if args.get("name") == "culprit" and code != "crashed":
             self.sim.fail(f"run {row['id']}, which kills its workers, is {row['state']} ({row['error']})")

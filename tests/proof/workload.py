@@ -12,7 +12,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunEnd, RunFailed, StepFailed, SyncContext, WaitTimeout
+from holdfast import (
+    Batch,
+    BatchFailed,
+    Context,
+    Fatal,
+    Graph,
+    Holdfast,
+    Retry,
+    RunEnd,
+    RunFailed,
+    StepFailed,
+    SyncContext,
+    WaitTimeout,
+)
 from tests.proof.replica import Replica
 from tests.support.step_functions import step_function
 
@@ -148,6 +161,23 @@ class SimulatedTasks:
         self.child, self.broken = child, broken
         self.jobs = (job, limited, rated, threaded)
         self._declare_programs(app)
+        self._declare_batched(app)
+
+    def _declare_batched(self, app: Holdfast) -> None:
+        @app.task(name="batched", retry=RETRY, batch=Batch(max_size=3, max_wait=0.2), timeout=1.5)
+        async def batched(items: list[tuple[str, int, int]]) -> list[str]:
+            await asyncio.sleep(max(tenths for _, _, tenths in items) / 10)
+            errors: dict[int, Exception] = {
+                at: ValueError(name)
+                for at, (name, fails, _) in enumerate(items)
+                if self.observer.ran("", name) <= fails
+            }
+            names = [name for name, *_ in items]
+            if errors:
+                raise BatchFailed(errors, names)
+            return names
+
+        self.batched = batched
 
     @staticmethod
     def _declare_hook(app: Holdfast) -> Any:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import Context, Holdfast, Request, Retry, Run, RunFailed, SyncContext, Task
+from holdfast import Batch, BatchFailed, Context, Holdfast, Request, Retry, Run, RunFailed, SyncContext, Task
 
 app = Holdfast("sqlite:///:memory:")
 
@@ -150,6 +150,24 @@ async def both() -> AsyncIterator[Request[int] | Request[bool]]:
 
 
 assert_type(list(files()), list[Request[int]])
+
+
+@app.task(batch=Batch(max_size=10, max_wait=timedelta(seconds=2), by="tenant"))
+def measure(texts: list[str]) -> list[int]:
+    return [len(text) for text in texts]
+
+
+@app.task(batch=Batch(), retry=Retry(max_attempts=1))
+async def upload(texts: list[str]) -> list[int] | None:
+    raise BatchFailed({0: ValueError("empty")})
+
+
+assert_type(measure.enqueue("rope").result(), int)
+assert_type(upload.enqueue("rope").result(), int | None)
+measure.enqueue(3)  # type: ignore[arg-type]
+measure.options(debounce="x", delay=5, max_delay=timedelta(minutes=1)).enqueue("rope")
+measure.options(unique="x", if_taken="queue", start_by=timedelta(hours=1)).enqueue("rope")
+measure.options(unique="x", if_taken="wait")  # type: ignore[arg-type]
 
 
 async def outside(ctx: Context, blocking: SyncContext, taken: Task[[str], int]) -> None:

@@ -40,6 +40,7 @@ from holdfast.telemetry import log
 from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
 
 if TYPE_CHECKING:
+    from holdfast.engine.batches import BatchCall
     from holdfast.engine.durable.async_executor import AsyncExecutor
     from holdfast.engine.durable.plans import OperationPlans
     from holdfast.engine.instrumentation import AttemptTelemetry
@@ -100,6 +101,10 @@ class Attempt(msgspec.Struct, eq=False):
     """Whether its user code has stopped."""
     abandoned: bool = False
     """Whether the run continues without this attempt's code, because the code ignored the request to stop."""
+    batched: bool = False
+    """Whether its task is called for several runs at once."""
+    batch: BatchCall | None = None
+    """The call that executes it together with others, once it has started."""
     thread: ThreadCall | None = None
     """The thread that runs its code, or waits for its process; None on the event loop."""
     isolated: bool = False
@@ -123,6 +128,7 @@ class Attempt(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
         self.durable = task.durable
+        self.batched = task.declaration.batch is not None
         self.signature, self.retry, self.timeout, self.run_in = task.execution_spec(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
@@ -393,6 +399,8 @@ class WorkerState:
         self.session: Session | None = None
         self.last_lost: Session | None = None
         self._attempts: dict[str, Attempt] = {}
+        self.batched = 0
+        """How many of the attempts are members of batches, which hold one slot together."""
         self._lock = threading.Lock()
 
     def session_id(self) -> str | None:
@@ -416,12 +424,13 @@ class WorkerState:
             self.session, self.last_lost = None, session
             return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
 
-    def add(self, session: Session, attempts: Iterable[Attempt]) -> bool:
+    def add(self, session: Session, attempts: Sequence[Attempt]) -> bool:
         """Add claimed attempts. Return False if the session ended while the claim was under way."""
         with self._lock:
             if self.session is not session:
                 return False
             self._attempts.update((attempt.claim.id, attempt) for attempt in attempts)
+            self.batched += sum(attempt.batched for attempt in attempts)
             return True
 
     def remove(self, attempts: Iterable[Attempt]) -> None:
@@ -429,6 +438,7 @@ class WorkerState:
             for attempt in attempts:
                 if self._attempts.get(attempt.claim.id) is attempt:
                     del self._attempts[attempt.claim.id]
+                    self.batched -= attempt.batched
 
     def find(self, run: str) -> Attempt | None:
         """Return the claimed attempt of a run, if it is claimed here."""

@@ -19,6 +19,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast.engine.attempt import Attempt, Cancellable, StopReason, WorkerState
+from holdfast.engine.batches import BatchCall, batch_calls
 from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.engine.durable.enclosing_timeouts import watch_timers
 from holdfast.engine.durable.executor import Arguments
@@ -161,7 +162,8 @@ class Runner:
         meanwhile. The second bound limits how many runs a crash can repeat to less than twice the concurrency. With a
         concurrency of one, nothing starts before the end of the previous attempt is durable.
         """
-        return min(self.concurrency - self.busy_slots, 2 * self.concurrency - 1 - len(self._state))
+        claimed = len(self._state) - self._state.batched
+        return min(self.concurrency - self.busy_slots, 2 * self.concurrency - 1 - claimed)
 
     def free_thread_slots(self) -> int:
         """Return how many more attempts may start in threads."""
@@ -216,7 +218,15 @@ class Runner:
     # Starting
 
     def start(self, attempts: list[Attempt]) -> bool:
-        """Start attempts. Each holds a slot until its code stops. Return False if some had to be released."""
+        """Start attempts. Each holds a slot until its code stops, and those of a batch hold one together.
+
+        Return False if some had to be released.
+        """
+        batched = [attempt for attempt in attempts if attempt.batched]
+        if batched:
+            started = [self._start_batch(call) for call in batch_calls(batched)]
+            others = [attempt for attempt in attempts if not attempt.batched]
+            return (not others or self.start(others)) and all(started)
         with self._lock:
             self.busy_slots += len(attempts)
             self._active.update(attempts)
@@ -228,6 +238,76 @@ class Runner:
             self.loop.call_soon_threadsafe(self._start_on_loop, on_loop)
         started = [self._start_in_thread(attempt) for attempt in attempts if attempt.run_in != "loop"]
         return all(started)
+
+    def _start_batch(self, call: BatchCall) -> bool:
+        with self._lock:
+            self.busy_slots += 1
+            self._active.update(call.attempts)
+            self._busy_thread_slots += call.run_in == "thread"
+        if call.run_in == "loop":
+            self._monitor.sent()
+            self.loop.call_soon_threadsafe(self._start_batch_on_loop, call)
+            return True
+        for attempt in call.attempts:
+            self._set_timer(attempt, self._timer_thread.call_later)
+        try:
+            call.thread = self.run_in_thread(partial(self._run_batch_in_thread, call))
+        except RuntimeError as error:
+            first = call.attempts[0]
+            log.thread_not_started(first.claim.id, first.task.name, first.claim.attempt, error)
+            for attempt in call.attempts:
+                self._finish(attempt, attempt.released())
+            return False
+        return True
+
+    def _start_batch_on_loop(self, call: BatchCall) -> None:
+        self._monitor.answered()
+        for attempt in call.attempts:
+            self._set_timer(attempt, self.loop.call_later)
+        call.loop_task = self.loop.create_task(self._run_batch_on_loop(call))
+        if len(call.attempts) == 1:  # it is to blame if it blocks the event loop
+            call.attempts[0].loop_task = call.loop_task
+
+    async def _run_batch_on_loop(self, call: BatchCall) -> None:
+        members, items = self._begin_batch(call)
+        if not members:
+            return
+        try:
+            ends = call.ends_after(members, await members[0].signature.fn(items))
+        except BaseException as error:
+            ends = call.ends_after_error(members, error)
+        self._finish_batch(ends)
+
+    def _run_batch_in_thread(self, call: BatchCall) -> None:
+        members, items = self._begin_batch(call)
+        if not members:
+            return
+        try:
+            ends = call.ends_after(members, members[0].signature.fn(items))
+        except BaseException as error:
+            ends = call.ends_after_error(members, error)
+        self._finish_batch(ends)
+
+    def _begin_batch(self, call: BatchCall) -> tuple[list[Attempt], list[Any]]:
+        """Decode the arguments; finish the members that can't start and return the others."""
+        members, items = [], []
+        for attempt in reversed(call.attempts):  # logs are attributed to the first one
+            attempt.started = True
+            attempt.enter_context()
+        for attempt in call.attempts:
+            arguments = self._arguments(attempt)
+            if isinstance(arguments, AttemptEnd):
+                self._finish(attempt, arguments)
+            else:
+                members.append(attempt)
+                items.append(arguments[0][0])
+        current_scope.set(call.scope())
+        return members, items
+
+    def _finish_batch(self, ends: Iterable[tuple[Attempt, AttemptEnd]]) -> None:
+        for attempt, end in ends:
+            self._cancel_timer(attempt)
+            self._finish(attempt, end)
 
     def _start_on_loop(self, attempts: list[Attempt]) -> None:
         self._monitor.answered()
@@ -458,6 +538,8 @@ class Runner:
         """Free the slots of attempts. `stopped`: those whose code doesn't run any more."""
         with self._lock:
             self._active.difference_update(stopped)
+            # The last member of a batch frees its slot.
+            attempts = [each for each in attempts if each.batch is None or each.batch.leave(each)]
             self.busy_slots -= len(attempts)
             for attempt in attempts:
                 if attempt.run_in == "thread":
@@ -480,6 +562,8 @@ class Runner:
             self.loop.call_soon_threadsafe(self._cancel, on_loop)
         for attempt in stopping:
             attempt.kill_process()
+            if attempt.batch is not None:
+                attempt.batch.all_must_stop()
             if reason in ("suspend", "restart") and attempt.run_in == "thread":
                 continue  # the request comes from the attempt's own thread, which ends now
             if attempt.run_in != "loop" and reason != "release":  # a stopping worker decides itself when to give up
@@ -488,7 +572,10 @@ class Runner:
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
-            if attempt.started and attempt.loop_task is not None:
+            if attempt.batch is not None:
+                if attempt.started and attempt.batch.all_must_stop() and attempt.batch.loop_task is not None:
+                    attempt.batch.loop_task.cancel()
+            elif attempt.started and attempt.loop_task is not None:
                 attempt.loop_task.cancel()
             if attempt.stop_reason != "release":
                 self.loop.call_later(CLEANUP_GRACE_S, self.end_unresponsive, attempt)
@@ -522,6 +609,8 @@ class Runner:
             attempt.abandoned = True
         if attempt.thread is not None:
             attempt.thread.abandon()
+        elif attempt.batch is not None and attempt.batch.thread is not None and attempt.batch.is_abandoned:
+            attempt.batch.thread.abandon()
         log.attempt_abandoned(
             attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads, **attempt.log_fields()
         )

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.model.batch import Batch, check_batch
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.keep import Keep
 from holdfast.model.metadata import check_metadata
@@ -107,6 +108,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     receives: Mapping[str, Any] = {}
     hooks: Mapping[str, tuple[Any, ...]] = {}
     """Requests of the tasks to enqueue when a run ends, by event. Their argument is an example."""
+    batch: Batch | None = None
 
 
 class TaskSettings(TypedDict, total=False):
@@ -127,6 +129,7 @@ class TaskSettings(TypedDict, total=False):
     on_success: HookTasks | None
     on_failure: HookTasks | None
     on_end: HookTasks | None
+    batch: Batch | None
 
 
 class TaskDefaults:
@@ -172,6 +175,7 @@ def check_declaration(
     on_success: HookTasks | None = None,
     on_failure: HookTasks | None = None,
     on_end: HookTasks | None = None,
+    batch: Batch | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -188,6 +192,7 @@ def check_declaration(
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else Keep.of(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
+        batch=None if batch is None else _batch(batch, run_in, f"{where}: batch"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives"),
         hooks={
             event: hook_requests(given, f"{where}: {event}")
@@ -223,6 +228,12 @@ def _declared_retry(value: Any, run_in: RunIn | None, what: str) -> Retry:
     if retry.retry_if is not None and run_in == "process":
         raise ConfigError(f'{what}: retry_if can\'t be used with run_in="process", which has no code of the policy')
     return retry
+
+
+def _batch(value: Any, run_in: RunIn | None, what: str) -> Batch:
+    if run_in == "process":
+        raise ConfigError(f'{what} is not available with run_in="process": remove one of them')
+    return check_batch(value, what)
 
 
 def _memory(value: Any, run_in: RunIn | None, what: str) -> int:

@@ -24,7 +24,7 @@ from holdfast.task.declared_limits import DeclaredLimits
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
 from holdfast.task.options import Declaration, TaskSettings, check_declaration
-from holdfast.task.signature import Signature
+from holdfast.task.signature import BatchSignature, Signature
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import EnqueuerProtocol, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
@@ -189,6 +189,7 @@ def _location(task: Task[..., Any]) -> str:
 P = ParamSpec("P")
 S = TypeVar("S", bound=State)
 R = TypeVar("R")
+A = TypeVar("A")
 
 _Parameter = inspect.Parameter
 
@@ -204,6 +205,19 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> _AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> _SyncTask[P, R]: ...
+
+
+class BatchDecorator(Protocol):
+    """The type of `@app.task(batch=…)`: the function takes a list, and a run has one item."""
+
+    @overload
+    def __call__(self, fn: Callable[[list[A]], Coroutine[Any, Any, list[R]]], /) -> Task[[A], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[A]], Coroutine[Any, Any, list[R] | None]], /) -> Task[[A], R | None]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[A]], list[R]], /) -> Task[[A], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[A]], list[R] | None], /) -> Task[[A], R | None]: ...
 
 
 def register_task(
@@ -235,7 +249,14 @@ def register_task(
             f'task {declaration.name}: run_in="process" executes the function in another process, which can\'t import'
             " it from a notebook, a prompt or standard input: move it to a .py file and import it from there"
         )
-    task = _KINDS[durable, is_async](declaration, Signature(fn, declaration.name, durable=durable), enqueuer, fn)
+    if declaration.batch is not None and durable:
+        raise ConfigError(f"{fn.__qualname__} is a durable function and can't have batch=: enqueue a job for each item")
+    signature = (
+        Signature(fn, declaration.name, durable=durable)
+        if declaration.batch is None
+        else BatchSignature(fn, declaration.name)
+    )
+    task = _KINDS[durable, is_async](declaration, signature, enqueuer, fn)
     registry.register(task)
     return task
 

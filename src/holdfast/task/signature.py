@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from types import NoneType, UnionType
+from typing import Any, Protocol, Union, get_args, get_origin
 
 import msgspec
 
@@ -302,6 +303,37 @@ class Signature:
 
     def _missing(self, name: str) -> BadArguments:
         return self._error(f"{_MISMATCH}missing a required argument: {name!r}")
+
+
+class BatchSignature(Signature):
+    """The signature of a function that gets a list: a run has one item of it, and one item of the list of results."""
+
+    def __init__(self, fn: Callable[..., Any], task_name: str) -> None:
+        parameters = list(inspect.signature(fn).parameters.values())
+        if len(parameters) != 1 or parameters[0].kind not in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD):
+            raise TaskError(f"task {task_name}: a function with batch= has one parameter, the list of items")
+        super().__init__(fn, task_name)
+
+    def _kind_of(self, parameter: inspect.Parameter) -> Any:
+        kind = super()._kind_of(parameter)
+        return Any if kind is Any else self._item(kind, f"parameter {parameter.name}")
+
+    def _checked(self, where: str, annotation: Any) -> Any:
+        kind = super()._checked(where, annotation)
+        if where != _RESULT or kind is Any:
+            return kind
+        kinds = [each for each in get_args(kind) or (kind,) if each is not NoneType]
+        if get_origin(kind) in (Union, UnionType):
+            kind = kinds[0] if len(kinds) == 1 else kind
+        return None if kind in (None, NoneType) else self._item(kind, _RESULT)
+
+    def _item(self, kind: Any, where: str) -> Any:
+        """Return the type of the items of a list type."""
+        if kind is list:
+            return Any
+        if get_origin(kind) not in (list, Sequence):
+            raise TaskError(f"task {self.task_name}: with batch=, {where} must be a list, not {kind!r}")
+        return get_args(kind)[0]
 
 
 class UntypedSignature:

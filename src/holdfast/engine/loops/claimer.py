@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState
+from holdfast.engine.batches import BatchCollector
 from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
@@ -80,6 +81,7 @@ class KnownLanes:
         self._claimed_at: dict[int, float] = {}
         self.ordinary: list[int] = []
         self.processes: list[int] = []
+        self.batched: list[int] = []
         self.threads: frozenset[int] = frozenset()
         self.all_need_threads = False
         """Whether all tasks of the code run in threads."""
@@ -110,8 +112,10 @@ class KnownLanes:
         self._claimable = lanes
         self.limited = self._store.lanes.limited.intersection(lanes)
         self.processes = [lane for lane in lanes if self.tasks[lane].declaration.run_in == "process"]
-        self.ordinary = [lane for lane in lanes if self.tasks[lane].declaration.run_in != "process"]
-        self.threads = frozenset(lane for lane in lanes if self.tasks[lane].uses_threads)
+        self.batched = [lane for lane in lanes if self.tasks[lane].declaration.batch is not None]
+        others = lanes if not self.batched else [lane for lane in lanes if lane not in self.batched]
+        self.ordinary = [lane for lane in others if self.tasks[lane].declaration.run_in != "process"]
+        self.threads = frozenset(lane for lane in others if self.tasks[lane].uses_threads)
 
     def _choose_claimable(self) -> list[int]:
         """Return the lanes to claim from: all, or of very many those with ready runs, the most urgent first."""
@@ -155,7 +159,7 @@ class KnownLanes:
     @property
     def has_plain_order(self) -> bool:
         """Whether one claim without limits can serve all lanes."""
-        return not (self.limited or self.processes or self._fair)
+        return not (self.limited or self.processes or self.batched or self._fair)
 
     def refresh_if_stale(self) -> None:
         if time.monotonic() - self._refreshed_at > POLL_INTERVAL_S:
@@ -366,6 +370,9 @@ class Claimer(Loop):
         self._limited_first = False
         self._slots_dealt = 0
         self._claimed: list[Attempt] = []  # in this round
+        self._batches = BatchCollector()
+        self.is_draining = False
+        """Whether a batch starts as soon as nothing more is ready for it."""
         self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
         self.telemetry: WorkerTelemetry | None = None
         self._needs_slots = True  # whether runs may be ready that found no slot
@@ -387,6 +394,11 @@ class Claimer(Loop):
             self.wake()
 
     def tick(self) -> float:
+        pause_s = self._tick()
+        batch_s = self._batches.seconds_left()
+        return pause_s if batch_s is None or self._runner.free_slots() <= 0 else min(pause_s, batch_s)
+
+    def _tick(self) -> float:
         self._needs_slots = True  # before the slots are counted, so that no freed slot is missed
         session = self._state.session
         was_notified, self._was_notified = self._was_notified, False
@@ -396,9 +408,10 @@ class Claimer(Loop):
             self._decline(session, was_notified)
             return POLL_INTERVAL_S
         is_poll = self._is_timed_out and self._idle_session is session and self.empty_rounds > 0
-        if is_poll and not self._poll(session):
+        if is_poll and not len(self._batches) and not self._poll(session):
             return self._idle_pause(session)
         with self._claiming:
+            self._start_batches(session)
             if (pause_s := self._pause_before_claim(session)) is not None:
                 self._decline(session, was_notified)
                 return pause_s
@@ -408,10 +421,9 @@ class Claimer(Loop):
             self._claim_and_load(session, free)
             self._lanes.record_claims([each.claim for each in attempts], free)
             all_started = not attempts or self._start(attempts)
+            found_batched = self._claim_batches(session) if self._lanes.batched else False
         if not attempts:
-            if not self._has_slots_of_all_kinds():
-                self._decline(session, was_notified)
-            return self._found_nothing(session)
+            return self._claimed_no_slots(session, was_notified, found_batched=found_batched)
         if is_poll:
             self._store.sessions.unmark_unresponsive(session.id, session.wake.group)
         if len(attempts) >= claim_size(free):
@@ -425,6 +437,15 @@ class Claimer(Loop):
         self._mark_busy(session)
         self._isolation.poll()
         return 0.0 if all_started else POLL_INTERVAL_S
+
+    def _claimed_no_slots(self, session: Session, was_notified: bool, *, found_batched: bool) -> float:
+        """Return the pause after a round that filled no slot, except with batches."""
+        if found_batched:
+            self.empty_rounds, self.poll_interval_s = 0, POLL_INTERVAL_S
+            return 0.0
+        if not self._has_slots_of_all_kinds():
+            self._decline(session, was_notified)
+        return self._found_nothing(session)
 
     def _pause_before_claim(self, session: Session) -> float | None:
         """Return how long to wait before the next claim; None if a claim is due."""
@@ -459,6 +480,45 @@ class Claimer(Loop):
             self._runner.stop(attempts, "release")
             self._runner.start(attempts)
             raise
+
+    # Batches
+
+    def _claim_batches(self, session: Session) -> bool:
+        """Claim runs for batches and start those that are full; return whether there were any."""
+        found = 0
+        began = time.time_ns()
+        for lane in self._lanes.batched:
+            task = self._lanes.tasks[lane]
+            batch = task.declaration.batch
+            assert batch is not None
+            while self._has_slot(task) and (missing := batch.max_size - self._batches.count(lane)) > 0:
+                wanted = 1 << (missing - 1).bit_length()  # a size that one claim can have; the rest waits here
+                claims = self._store.claims
+                claim = claims.claim_limited if lane in self._lanes.limited else claims.claim
+                attempts = [
+                    Attempt(each, self._lanes.task_of(each), session.id) for each in claim(session.id, [lane], wanted)
+                ]
+                if not attempts or not self._state.add(session, attempts):
+                    break
+                if self.telemetry is not None:
+                    self.telemetry.claimed(attempts, began)
+                found += len(attempts)
+                self._batches.add(attempts)
+                self._start_batches(session)
+        if not found and self.is_draining:
+            self._start_batches(session, everything=True)
+        return bool(found)
+
+    def _has_slot(self, task: Task[..., Any]) -> bool:
+        return (self._threads_to_fill() if task.uses_threads else self._runner.free_slots()) > 0
+
+    def _start_batches(self, session: Session | None, *, everything: bool = False) -> None:
+        """Start the batches that are due, as long as slots are free; all of them if the worker stops."""
+        while session is None or self._runner.free_slots() > 0:
+            attempts = self._batches.take(None if session is None else session.id, everything=everything)
+            if attempts is None:
+                return
+            self._start(attempts)
 
     # Claims of the committer
 
@@ -641,8 +701,10 @@ class Claimer(Loop):
         return self._contended_pause()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Claim nothing more, and let other workers be notified instead of this one."""
+        """Claim nothing more, execute incomplete batches, and let other workers be notified instead of this one."""
         super().stop(timeout)
+        if not self.running:
+            self._start_batches(None, everything=True)
         session, self._idle_session = self._idle_session, None
         if session is not None and self._state.session is session:
             with suppress(StoreError):  # it expires with the lease
@@ -700,6 +762,7 @@ class Claimer(Loop):
         """Return the lanes whose runs could start now, because a thread or process is free for them."""
         has_threads = self._runner.free_thread_slots() > 0 and self._runner.lost_threads < self._runner.threads
         lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
+        lanes = lanes + [lane for lane in self._lanes.batched if self._has_slot(self._lanes.tasks[lane])]
         return lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
 
     def _contended_pause(self) -> float:

@@ -1,0 +1,153 @@
+"""Batches: one call of a task's function for several attempts, each of which ends on its own.
+
+The claimer collects claimed attempts in a `BatchCollector` until a batch is full or has waited long enough. The runner
+executes it as a `BatchCall`, which holds one slot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from holdfast.engine.attempt import Attempt
+from holdfast.errors import BatchFailed, TaskError
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.store import AttemptEnd
+from holdfast.task.scope import Scope, StopSignal
+
+
+class BatchCall:
+    """One call for several attempts.
+
+    A member that has to stop, because its run was cancelled or has timed out, stays in the call, whose result for it
+    is discarded. The call is asked to stop when all its members are.
+    """
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        self.attempts = attempts
+        self.run_in = attempts[0].run_in
+        self.stop_signal = StopSignal()
+        self.loop_task: Any = None
+        self.thread: Any = None
+        self._with_slot = set(attempts)
+        for attempt in attempts:
+            attempt.batch = self
+
+    def scope(self) -> Scope:
+        """Return the scope of the call. Its idempotency key is that of the first run."""
+        first = self.attempts[0].claim
+        return Scope(first.id, generation=first.generation, stop=self.stop_signal)
+
+    def all_must_stop(self) -> bool:
+        """Return whether no member needs the result any more; then tell the code."""
+        self.stop_signal.requested = all(each.stop_reason is not None or each.stopped for each in self.attempts)
+        return self.stop_signal.requested
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the runs of all members go on without the call."""
+        return all(each.abandoned or each.stopped for each in self.attempts)
+
+    def leave(self, attempt: Attempt) -> bool:
+        """Note that an attempt needs no slot any more; return whether it was the last of the call."""
+        before = len(self._with_slot)
+        self._with_slot.discard(attempt)
+        return before > 0 and not self._with_slot
+
+    @staticmethod
+    def ends_after(attempts: Sequence[Attempt], value: Any) -> Iterator[tuple[Attempt, AttemptEnd]]:
+        """Yield how each attempt ends after the function returned a list of results, or None."""
+        if value is None:
+            value = [None] * len(attempts)
+        if not isinstance(value, list | tuple) or len(value) != len(attempts):
+            found = f"{len(value)} results" if isinstance(value, list | tuple) else type(value).__name__
+            task = attempts[0].task.name
+            error = TaskError(f"task {task} returned {found} for a batch of {len(attempts)}: return a list, or None")
+            yield from ((attempt, attempt.failed(error)) for attempt in attempts)
+            return
+        for attempt, result in zip(attempts, value, strict=True):
+            yield attempt, attempt.returned(result)
+
+    @classmethod
+    def ends_after_error(
+        cls, attempts: Sequence[Attempt], error: BaseException
+    ) -> Iterator[tuple[Attempt, AttemptEnd]]:
+        """Yield how each attempt ends after the function raised: `BatchFailed` names those that failed."""
+        if not isinstance(error, BatchFailed):
+            yield from ((attempt, attempt.failed(error)) for attempt in attempts)
+            return
+        unknown = [at for at in error.errors if not 0 <= at < len(attempts)]
+        if unknown:
+            task = attempts[0].task.name
+            wrong = TaskError(f"task {task} raised BatchFailed for item {unknown[0]} of a batch of {len(attempts)}")
+            yield from ((attempt, attempt.failed(wrong)) for attempt in attempts)
+            return
+        ends = cls.ends_after(attempts, error.results)
+        for at, (attempt, end) in enumerate(ends):
+            yield attempt, attempt.failed(error.errors[at]) if at in error.errors else end
+
+
+def batch_calls(attempts: Iterable[Attempt]) -> list[BatchCall]:
+    """Group attempts into calls, by task and, if the task says so, by tenant."""
+    groups: dict[object, list[Attempt]] = {}
+    for attempt in attempts:
+        groups.setdefault(_group(attempt), []).append(attempt)
+    calls = []
+    for members in groups.values():
+        batch = members[0].task.declaration.batch
+        assert batch is not None
+        size = batch.max_size
+        calls += [BatchCall(members[at : at + size]) for at in range(0, len(members), size)]
+    return calls
+
+
+def _group(attempt: Attempt) -> tuple[str, str | None]:
+    batch = attempt.task.declaration.batch
+    by_tenant = batch is not None and batch.by == "tenant"
+    return attempt.task.name, attempt.claim.tenant if by_tenant else None
+
+
+class BatchCollector:
+    """Claimed attempts that wait for others of their batch. Used by the claimer only."""
+
+    def __init__(self) -> None:
+        self._groups: dict[object, list[Attempt]] = {}
+        self._due: dict[object, float] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def count(self, lane: int) -> int:
+        """Return how many attempts of a lane wait."""
+        return sum(attempt.claim.lane == lane for group in self._groups.values() for attempt in group)
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            group = _group(attempt)
+            batch = attempt.task.declaration.batch
+            assert batch is not None
+            self._groups.setdefault(group, []).append(attempt)
+            self._due.setdefault(group, time.monotonic() + batch.max_wait_micros / MICROS_PER_SECOND)
+
+    def take(self, session: str | None, *, everything: bool = False) -> list[Attempt] | None:
+        """Take a batch that is full or has waited long enough, or whose session has ended; None if there is none."""
+        now = time.monotonic()
+        for group, attempts in self._groups.items():
+            batch = attempts[0].task.declaration.batch
+            assert batch is not None
+            is_due = everything or len(attempts) >= batch.max_size or self._due[group] <= now
+            if not is_due and all(each.session == session and each.stop_reason is None for each in attempts):
+                continue
+            taken, left = attempts[: batch.max_size], attempts[batch.max_size :]
+            if left:
+                self._groups[group] = left
+                self._due[group] = now + batch.max_wait_micros / MICROS_PER_SECOND
+            else:
+                del self._groups[group], self._due[group]
+            return taken
+        return None
+
+    def seconds_left(self) -> float | None:
+        """Return how long the next batch waits; None if there is none."""
+        return max(min(self._due.values()) - time.monotonic(), 0.0) if self._due else None
