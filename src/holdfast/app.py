@@ -19,7 +19,7 @@ from holdfast.model.batch import Batch
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
-from holdfast.model.keep import Keep
+from holdfast.model.keep import Keep, KeepRules
 from holdfast.model.names import check_name, check_queue, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
 from holdfast.model.retry import Retry
@@ -87,6 +87,7 @@ class Holdfast:
         migrate: Whether the first use creates or migrates the tables. Set it to False if `holdfast migrate` does.
         include: Modules that declare tasks. A worker imports them at its start.
         keep: How long finished runs are kept, unless their task has its own `keep`: a `Keep`, or one duration for all.
+        keep_by_tenant: The same for the runs of some tenants. It takes precedence over `keep` of the app and of tasks.
         keep_events: How long an emitted event is kept if no run waits for it. Afterwards it can be emitted again, and a
             run that waits for it waits for that. Defaults to the longer duration of `keep`.
         keep_keys: How long idempotency keys are kept, at least until their run has finished. Defaults to forever.
@@ -109,6 +110,7 @@ class Holdfast:
         migrate: bool = True,
         include: Sequence[str] = (),
         keep: Keep | Duration = DEFAULT_KEEP,
+        keep_by_tenant: Mapping[str, Keep | Duration] | None = None,
         keep_events: Duration | None = None,
         keep_keys: Duration | None = None,
         clock: Clock = database_clock,
@@ -136,9 +138,13 @@ class Holdfast:
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(self._open(schema), migrate=migrate, clock=clock, payloads=payloads)
         self._keep = Keep.of(keep, "keep")
+        by_tenant = {
+            check_name(tenant, "a tenant in keep_by_tenant"): Keep.of(each, f"keep_by_tenant[{tenant!r}]")
+            for tenant, each in (keep_by_tenant or {}).items()
+        }
         self._keep_events = self._keep.longest_micros if keep_events is None else to_micros(keep_events, "keep_events")
         self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
-        self._client = Client(self.store, self.registry, self._keep, self.telemetry)
+        self._client = Client(self.store, self.registry, KeepRules(self._keep, by_tenant), self.telemetry)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         app_name = created_in if name is None else check_name(name, "the name of an app")

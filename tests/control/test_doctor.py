@@ -172,6 +172,18 @@ def test_connections_are_counted(on_postgres, monkeypatch):
     assert the(on_postgres.examine(), "connections").data["connections"] >= 1
 
 
+def test_what_retention_costs_and_whether_pruning_keeps_up(doctor, harness, monkeypatch):
+    assert {"retention", "pruning"}.isdisjoint(codes(doctor.examine()))
+    monkeypatch.setattr(health_checks, "MANY_RUNS", 10)
+    monkeypatch.setattr(health_checks, "MAX_EXPIRED", 4)
+    harness.add_many(10)
+    finding = the(doctor.examine(), "retention")
+    assert (finding.level, finding.data["runs"], finding.data["expired"]) == ("note", 10, 0)
+    assert finding.data["bytes"] > 10_000
+    harness.sql("update {schema}runs set state = 'done', finished_at = 1, expires_at = 1 where seq > 5")
+    assert the(doctor.examine(), "pruning").data == {"expired": 5}
+
+
 def test_lost_workers_of_the_last_day_are_named_with_their_runs(doctor, harness):
     harness.session("w1")
     for _ in range(3):

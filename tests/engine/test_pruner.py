@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from holdfast import Context
+import pytest
+
+from holdfast import Context, Graph, Keep
 from holdfast.control.explainer import Explainer
 from holdfast.engine.loops.maintenance import Pruner
+from holdfast.errors import ConfigError
 from tests.support.durable import drain
+from tests.support.history_queries import fetch
 
 OLD = 40 * 86_400_000_000
 
@@ -70,3 +74,31 @@ def test_an_event_is_forgotten_after_keep_events_and_why_says_so(make_app, clock
     assert app.emit("paid-2", "second") is True
     drain(app)
     assert late.result(timeout=5) == "second"
+
+
+def test_runs_of_a_tenant_are_kept_as_long_as_the_tenant_wants(make_app):
+    acme = Keep(done=timedelta(days=365), failed=timedelta(days=1))
+    app = make_app(keep=timedelta(days=7), keep_by_tenant={"acme": acme, "bob": timedelta(days=2)})
+
+    @app.task(name="work", keep=timedelta(days=30))
+    def work() -> None: ...
+
+    def kept(tenant: str | None) -> list[tuple[int, int | None]]:
+        graph = Graph("g", tenant=tenant)
+        inner = Graph("inner")
+        inner.gate("gate")
+        graph.add(inner)
+        graph.add(work)
+        runs = [work.options(tenant=tenant).enqueue(), app.submit(graph)]
+        day = 86_400_000_000
+        found = []
+        for run in (*runs, app.get_run(runs[1].nodes()["inner"].id)):
+            ((keep, failed),) = fetch(app, f"select keep, keep_failed from {{}}runs where id = '{run.id}'")
+            found.append((keep // day, None if failed is None else failed // day))
+        return found
+
+    assert kept("acme") == [(365, 1)] * 3
+    assert kept("bob") == [(2, None)] * 3
+    assert kept(None) == kept("other") == [(30, None), (7, None), (7, None)]
+    with pytest.raises(ConfigError, match="keep_by_tenant"):
+        make_app(keep_by_tenant={"acme": -1})

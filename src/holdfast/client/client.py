@@ -23,7 +23,7 @@ from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
 from holdfast.model.history import HistoryEntry
 from holdfast.model.ids import new_id
-from holdfast.model.keep import Keep
+from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, actor_or_user, check_actor, check_name, check_queue
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
@@ -40,7 +40,7 @@ from holdfast.telemetry import Telemetry
 class Client:
     """An application's access to its store. Also serves the engine as `ClientServices`."""
 
-    def __init__(self, store: Store, registry: Registry, keep: Keep, telemetry: Telemetry) -> None:
+    def __init__(self, store: Store, registry: Registry, keep: KeepRules, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._registry = registry
         self._keep = keep

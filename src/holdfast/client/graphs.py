@@ -13,7 +13,7 @@ from holdfast.database.caller_connection import AsyncCallerConnection, DjangoCon
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
-from holdfast.model.keep import Keep
+from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.payloads import template_context
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
@@ -94,7 +94,7 @@ class Gate:
 class GraphClient:
     """Submits, appends to and reads graphs. Blocking."""
 
-    def __init__(self, client: Client, reader: RunReader, keep: Keep) -> None:
+    def __init__(self, client: Client, reader: RunReader, keep: KeepRules) -> None:
         self._client = client
         self._creator = client.creator
         self._store = client.store
@@ -147,7 +147,7 @@ class GraphClient:
 
     def graph_run(self, graph: CompiledGraph, result: str | None = None) -> NewRun:
         """Build the row of the graph itself."""
-        run = self._graph_row(graph.graph)
+        run = self._graph_row(graph.graph, graph.graph.tenant)
         run.tenant = graph.graph.tenant
         run.unique = graph.graph.options.unique
         if result is not None:
@@ -156,9 +156,9 @@ class GraphClient:
             run.options = msgspec.json.encode(stored).decode()
         return run
 
-    def _graph_row(self, graph: Graph) -> NewRun:
+    def _graph_row(self, graph: Graph, tenant: str | None) -> NewRun:
         options = graph.options
-        run = self._row(graph.name)
+        run = self._row(graph.name, tenant)
         run.deadline_in, run.deadline_at = options.deadline, options.deadline_at
         run.priority = options.priority or 0
         run.tags = None if options.tags is None else msgspec.json.encode(options.tags).decode()
@@ -205,11 +205,11 @@ class GraphClient:
                 run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
             return NewNode(run, spec.name, node.needs, _packed(self._plan(node, run, tenant)))
         if node.graph is not None:
-            run = self._graph_row(node.graph.graph)
+            run = self._graph_row(node.graph.graph, tenant)
             nested = self.new_graph(node.graph, tenant, defaults)
             return NewNode(run, spec.name, node.needs, _packed(node.stored()), "graph", nested)
         assert spec.gate is not None
-        run = self._row(GATE)
+        run = self._row(GATE, tenant)
         run.deadline_in = spec.gate.timeout
         return NewNode(run, spec.name, node.needs, _packed(node.stored()), "gate")
 
@@ -221,9 +221,11 @@ class GraphClient:
             plan["args"] = payloads.pack(request.args, context, "the arguments of task", run.task)
         return plan
 
-    def _row(self, task: str) -> NewRun:
-        done, failed = self._keep.done_micros, self._keep.stored_failed_micros
-        return NewRun(str(new_id()), GRAPH_QUEUE, task, args="{}", keep=done, keep_failed=failed)
+    def _row(self, task: str, tenant: str | None) -> NewRun:
+        keep = self._keep.of_run(tenant)
+        return NewRun(
+            str(new_id()), GRAPH_QUEUE, task, args="{}", keep=keep.done_micros, keep_failed=keep.stored_failed_micros
+        )
 
     # Nodes and gates
 

@@ -22,7 +22,7 @@ from holdfast.database.caller_connection import (
 from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
-from holdfast.model.keep import Keep
+from holdfast.model.keep import KeepRules
 from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
 from holdfast.store.hooks import HOOKS
@@ -51,7 +51,7 @@ INSTEAD_OF_ENQUEUE = (
 class RunCreator:
     """Creates runs for tasks and for the app. Implements `task.EnqueuerProtocol`."""
 
-    def __init__(self, client: Client, registry: Registry, keep: Keep, telemetry: Telemetry) -> None:
+    def __init__(self, client: Client, registry: Registry, keep: KeepRules, telemetry: Telemetry) -> None:
         self._client = client
         self._registry = registry
         self._keep = keep
@@ -198,7 +198,7 @@ class RunCreator:
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
         )
-        keep = declared.keep or self._keep
+        keep = self._keep.of_run(tenant, declared.keep)
         digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
             id=id,

@@ -56,6 +56,7 @@ class Doctor:
         if not tables:
             checks |= self._server_checks if self._store.health.on_postgres else self._file_checks
             checks |= {"workers and runs": self._work, "unknown tasks": self._lanes, "corrupt rows": self._rows}
+            checks["retention"] = self._retention
         self._registry.load()
         if self._registry.names():
             checks["settings"] = lambda: health_checks.check_tasks(TaskControl(self._registry).list())
@@ -103,6 +104,10 @@ class Doctor:
         lost = self._store.sessions.list_lost(LOST_WORKERS_HOURS * HOUR_US)
         dated = [(to_datetime(at), worker) for at, worker in lost]
         yield from health_checks.check_lost_workers(dated, LOST_WORKERS_HOURS)
+
+    def _retention(self) -> Iterator[Finding]:
+        stored, expired = self._store.counts.total().runs, self._store.retention.count_expired()
+        yield from health_checks.check_retention(stored, expired, self._store.health.stored_bytes())
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}

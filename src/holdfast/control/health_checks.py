@@ -27,6 +27,10 @@ MAX_FREE_BYTES = 256 * 2**20
 MAX_DELAY_S = 60.0
 MAX_NAMES = 5
 
+MANY_RUNS = 100_000
+MAX_EXPIRED = 50_000
+"""Expired runs that aren't deleted: workers delete 500 at a time, without pause."""
+
 
 class Finding(msgspec.Struct, frozen=True):
     """A problem with its meaning and remedy."""
@@ -376,6 +380,24 @@ def check_rows(quarantined: Sequence[str], corrupt: Mapping[str, Sequence[str]],
 
 def _shown(ids: Sequence[str]) -> str:
     return ", ".join(ids[:MAX_NAMES]) + (", …" if len(ids) > MAX_NAMES else "")
+
+
+def check_retention(stored: int, expired: int, size: int) -> Iterator[Finding]:
+    """Tell what it costs to keep finished runs, if they are many, and whether pruning keeps up with their expiry."""
+    if stored >= MANY_RUNS:
+        yield Finding(
+            "retention", "note",
+            f"there are about {counted(stored, 'run')} in {size / 1e9:.1f} GB, {size / stored / 1e3:.1f} kB each",
+            "finished runs are kept for `keep`: halving it halves this size in the long term, and backups with it",
+            "set keep= of the app or of frequent tasks, or keep_by_tenant=, to the time for which you look at runs",
+            {"runs": stored, "bytes": size, "expired": expired},
+        )  # fmt: skip
+    if expired > MAX_EXPIRED:
+        yield Finding(
+            "pruning", "wrong", f"{counted(expired, 'expired run')} not deleted yet",
+            "workers delete expired runs, and can't keep up or don't run; the tables grow",
+            "start a worker, or delete them now with `holdfast prune`", {"expired": expired},
+        )  # fmt: skip
 
 
 def check_schedules(unreadable: Mapping[str, str]) -> Iterator[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import NamedTuple
 
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 
@@ -59,3 +61,16 @@ class Keep:
     def __repr__(self) -> str:
         done, failed = self.done_micros / MICROS_PER_SECOND, self.failed_micros / MICROS_PER_SECOND
         return f"Keep(done={done:g}, failed={failed:g})"
+
+
+class KeepRules(NamedTuple):
+    """How long the runs of an app are kept: those of some tenants differently."""
+
+    default: Keep
+    by_tenant: Mapping[str, Keep] = {}
+
+    def of_run(self, tenant: str | None, task: Keep | None = None) -> Keep:
+        """Return the rule for a run of a tenant, whose task may have its own."""
+        if tenant is not None and tenant in self.by_tenant:
+            return self.by_tenant[tenant]
+        return task or self.default

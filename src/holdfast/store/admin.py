@@ -204,6 +204,10 @@ class DatabaseHealth(StoreModule):
         """Return Holdfast's tables, those with the most dead rows first."""
         return [TableBloat._make(row) for row in self._execute("read", "list_table_bloat")]
 
+    def stored_bytes(self) -> int:
+        """Return the size of all tables with their indexes; on SQLite, that of everything in the file."""
+        return int(self._execute("read", "read_stored_bytes")[0][0])
+
     def file(self) -> FileFacts:
         """Return the facts of the SQLite file."""
         from holdfast.database.sqlite import SqliteDatabase  # loads the driver, so only where it is used

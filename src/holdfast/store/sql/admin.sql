@@ -159,6 +159,17 @@ from pg_stat_user_tables s where s.relid in (
 )
 order by s.n_dead_tup desc limit 20
 
+-- name: read_stored_bytes
+-- only: postgres
+-- Read the size of Holdfast's tables with their indexes.
+select cast(coalesce(sum(pg_total_relation_size(c.oid)), 0) as bigint) from pg_class c
+where c.relkind = 'r' and c.relnamespace = (select relnamespace from pg_class where oid = cast(cast('{schema}runs' as regclass) as oid))
+
+-- name: read_stored_bytes
+-- only: sqlite
+-- Read the size of the used pages of the file.
+select (p.page_count - f.freelist_count) * s.page_size from pragma_page_count p, pragma_freelist_count f, pragma_page_size s
+
 -- name: read_file_facts
 -- only: sqlite
 -- Read SQLite's version, the journal mode, and the pages of the file.
