@@ -295,6 +295,7 @@ class PostgresListener(ChangeListener):
         self._connection: PostgresConnection | None = None  # the one that listens
         self._checked = 0.0
         self._is_notified = False
+        self._thread = 0  # the one that waits
         self._wakeup: tuple[socket.socket, socket.socket] | None = None  # a byte sent to the second ends a wait
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
@@ -309,6 +310,7 @@ class PostgresListener(ChangeListener):
 
     def _listen(self, timeout_s: float, stop: threading.Event) -> bool:
         self._wakeup = self._wakeup or socket.socketpair()
+        self._thread = threading.get_ident()
         deadline = time.monotonic() + timeout_s
         while not stop.is_set():
             self._database.connection(self._purpose).run(self._read)
@@ -356,7 +358,8 @@ class PostgresListener(ChangeListener):
 
     def _notify(self) -> None:
         self._is_notified = True
-        self.interrupt()
+        if threading.get_ident() != self._thread:
+            self.interrupt()
 
     def interrupt(self) -> None:
         wakeup = self._wakeup

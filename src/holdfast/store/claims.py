@@ -250,7 +250,8 @@ class ClaimStore(StoreModule):
             share = random.randrange(SHARES)
             for each in ranges:
                 each.share = share
-        rows = execute("claim", limit=size, session=session, ranges=json_rows(ranges))
+        statement = "claim_share" if in_shares else "claim"
+        rows = execute(statement, limit=size, session=session, ranges=json_rows(ranges))
         if rows and len(rows) < min(size, rows[0][-1]):
             self.expect_contention()
         claims = self._to_claims([row[:-1] for row in rows])

@@ -51,9 +51,7 @@ where (
 --
 -- 1. `alive` locks the session row and checks its lease; without it nothing is claimed.
 -- 2. `candidates` reads each range from the ready index without locking; twice the limit, because another worker may hold
---    the first rows. While many workers claim at once, all would pick the same rows and get few of them. Then a range has
---    a share: of a wider window, the rows of that share come first, and rows that another transaction seems to have
---    locked come last (bench: workers).
+--    the first rows.
 -- 3. `locked` locks candidates by ctid with SKIP LOCKED and re-checks their state. No statistics can reorder a lookup by
 --    ctid, and a row that changed since the statement began is skipped.
 -- 4. The update assigns session and fence. The number of candidates tells whether other workers were faster.
@@ -66,29 +64,63 @@ with alive as materialized (
 ),
 candidates as materialized (
     select ready.tid
-    from alive cross join {each(:ranges, lane bigint, above bigint, priority bigint, turn bigint, seq bigint, share bigint)} cross join lateral (
+    from alive cross join {each(:ranges, lane bigint, above bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
         (
-            select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
-            where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+            select r.ctid as tid, r.priority, r.turn, r.seq from {schema}runs r
+            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
             and {claimable(r)}
             order by r.priority desc, r.turn, r.seq limit {double_limit}
         ) union all (
-            select r.ctid as tid, r.priority, r.turn, r.seq, 0 as rank from {schema}runs r
-            where each.share is null and r.lane = each.lane and r.state = 'ready' and r.held is null
+            select r.ctid as tid, r.priority, r.turn, r.seq from {schema}runs r
+            where r.lane = each.lane and r.state = 'ready' and r.held is null
             and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq) and {claimable(r)}
             order by r.turn, r.seq limit {double_limit}
-        ) union all (
+        )
+    ) ready
+    where each.lane not in (select id from {schema}paused_lanes)
+    order by ready.priority desc, ready.turn, ready.seq limit {double_limit}
+),
+locked as materialized (
+    select r.* from candidates cross join lateral (
+        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at, x.paused_at from {schema}runs x
+        where x.ctid = candidates.tid offset 0 {lock_skip_locked}
+    ) r
+    where r.state = 'ready' and r.held is null and r.limits is null and r.paused_at is null
+    and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
+    limit {limit}
+)
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0,
+    claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
+where ctid = any(array(select tid from locked))
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
+    spent, undos, ending, (select count(*) from candidates)
+
+-- name: claim_share
+-- only: postgres
+-- Claim as `claim` does, while many workers claim at once: all would pick the same rows and get few of them.
+--
+-- Of a window of {wide_limit} rows, those of the share come first, and those that another transaction seems to have
+-- locked come last. A statement of its own, because `claim` must stay small (bench: workers, latency).
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
+),
+candidates as materialized (
+    select ready.tid
+    from alive cross join {each(:ranges, lane bigint, above bigint, priority bigint, turn bigint, seq bigint, share bigint)} cross join lateral (
+        (
             select near.tid, near.priority, near.turn, near.seq,
-                case when near.locker <> cast('0' as xid) then 2 when near.seq % cast(16 as bigint) <> each.share then 1 else 0 end
+                case when near.locker <> cast('0' as xid) then 2 when near.seq % cast(16 as bigint) <> each.share then 1 else 0 end as preference
             from (
                 (
                     select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
-                    where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+                    where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
                     and {claimable(r)}
                     order by r.priority desc, r.turn, r.seq limit {wide_limit}
                 ) union all (
                     select r.ctid as tid, r.xmax as locker, r.priority, r.turn, r.seq from {schema}runs r
-                    where each.share is not null and r.lane = each.lane and r.state = 'ready' and r.held is null
+                    where r.lane = each.lane and r.state = 'ready' and r.held is null
                     and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq) and {claimable(r)}
                     order by r.turn, r.seq limit {wide_limit}
                 )
@@ -97,7 +129,7 @@ candidates as materialized (
         )
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.rank, ready.turn, ready.seq limit {double_limit}
+    order by ready.priority desc, ready.preference, ready.turn, ready.seq limit {double_limit}
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
