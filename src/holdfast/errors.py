@@ -27,6 +27,7 @@ HoldfastError
 ├── RunNotFound                   the run doesn't exist or has been pruned
 ├── MessageNotFound               the run has no such message that was set aside
 ├── RunFinished                   the run has finished; the operation needs an unfinished one
+├── RunStarted                    the run has started
 ├── RunFailed                     the awaited run failed
 ├── RunCancelled                  the awaited run was cancelled
 ├── StepFailed                    a step failed permanently
@@ -189,6 +190,10 @@ class RunNotFound(HoldfastError):
 
 class MessageNotFound(HoldfastError):
     """The run has no message with this number that was set aside."""
+
+
+class RunStarted(HoldfastError):
+    """The run has started, so it can't be changed any more."""
 
 
 class RunFinished(HoldfastError):

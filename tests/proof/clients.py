@@ -10,7 +10,7 @@ import msgspec
 from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
-from holdfast.errors import RunFinished
+from holdfast.errors import GraphError, RunFinished, RunStarted
 from holdfast.model.clock import to_datetime
 from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
@@ -56,7 +56,15 @@ class Clients:
         for event in EVENTS:
             for copy in range(rng.choice((0, 1, 2))):
                 self._later(rng.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
-        for act in (self._send, self._send, self._cancel, self._retry, self._pause, self._change_schedule):
+        for act in (
+            self._send,
+            self._send,
+            self._cancel,
+            self._retry,
+            self._pause,
+            self._change_schedule,
+            self._update,
+        ):
             if rng.random() < 0.4:
                 self._later(rng.uniform(0.2, 4), act.__name__, act)
 
@@ -167,6 +175,12 @@ class Clients:
         self.app.pause(**target)
         self.sim.pause(self.rng.uniform(0.1, 2))
         self.app.resume(**target)
+
+    def _update(self) -> None:
+        """Change a run that may not have started."""
+        if self.runs:
+            with suppress(RunStarted, RunFinished, GraphError):
+                self.rng.choice(self.runs).update(priority=self.rng.choice((0, 5, 9)), tags=["changed"])
 
     def _change_schedule(self) -> None:
         """Create a schedule, change it while it fires, and delete it."""

@@ -202,6 +202,20 @@ def test_queues_are_paused_and_resumed(shop, open_visitor, fill):
     assert open_visitor.post("/api/v1/queues/default/resume").json == {"changed": True}
 
 
+def test_a_run_is_paused_resumed_and_changed(shop, open_visitor):
+    run = shop.app.registry.get("add").enqueue(1, 2)
+    path = f"/api/v1/runs/{run.id}"
+    assert open_visitor.post(f"{path}/pause").json == {"changed": True}
+    assert open_visitor.get(f"{path}/why").json["reasons"][0]["code"] == "paused"
+    assert open_visitor.post(f"{path}/resume").json == {"changed": True}
+    assert open_visitor.post(f"{path}/update", {"tags": ["x"], "args": [3, 4]}).json == {"changed": True}
+    assert run.info().tags == ("x",)
+    target = {"kind": "tenant", "name": "acme"}
+    assert open_visitor.post("/api/v1/pauses", target).json == {"changed": True}
+    assert [each["name"] for each in open_visitor.get("/api/v1/pauses").json["pauses"]] == ["acme"]
+    assert open_visitor.post("/api/v1/pauses/resume", target).json == {"changed": True}
+
+
 def test_schedules_that_are_not_there_are_not_found(open_visitor):
     assert open_visitor.get("/api/v1/schedules").json == {"schedules": []}
     for verb in ("pause", "resume", "run", "update", "delete"):

@@ -29,8 +29,10 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
+from holdfast.store.run_actions import RunChanges
 from holdfast.store.run_reader import run_id
 from holdfast.task.graph_compiler import CompiledGraph
+from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body
 from holdfast.task.task import Request
@@ -143,6 +145,22 @@ class Client:
     def resume_all(self, task: str | None, queue: str | None, tenant: str | None) -> bool:
         kind, name = _one_pause(task, queue, tenant)
         return bool(self.store.queues.resume([name]) if kind == "queue" else self.store.pauses.resume(kind, [name]))
+
+    def update(
+        self, id: UUID, task: str, changes: Mapping[str, Any], args: tuple[Any, ...] | None, by: str | None
+    ) -> None:
+        refuse_in_body("update", "call it inside a step")
+        checked = Options().merge(**changes)
+        text = None
+        if args is not None:
+            if not isinstance(args, tuple | list):
+                raise ConfigError(f"update: args must be a tuple of the task's arguments, not {type(args).__name__}")
+            text = self._registry.get(task).signature.encode(tuple(args), {})
+        tags = None if checked.tags is None else msgspec.json.encode(checked.tags).decode()
+        given = RunChanges(checked.priority, checked.run_at, text, tags)
+        if given == RunChanges():
+            raise ConfigError("update: pass priority=, run_at=, args= or tags=")
+        self.store.actions.update(str(id), given, check_actor(by))
 
     def fork(
         self,

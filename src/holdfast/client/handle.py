@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID
 
@@ -143,6 +144,45 @@ class Run(Generic[R_co]):
     async def aretry(self, *, by: str | None = None) -> bool:
         """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
         return await run_in_thread(self._client.retry, self.id, by)
+
+    def update(
+        self,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        args: tuple[Any, ...] | None = None,
+        tags: Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Change the run while it hasn't started. What isn't given stays as it is.
+
+        The time of a scheduled retry can be changed, too.
+
+        Args:
+            priority: Runs with a higher priority are claimed first.
+            run_at: When it starts at the earliest. A time in the past starts it soon.
+            args: Its arguments, all of them. Not possible for a run with limits.
+            tags: Its tags.
+            by: Who changes it. Recorded in the history.
+
+        Raises:
+            RunStarted: The run has started.
+            RunFinished: The run has finished.
+        """
+        reject_in_event_loop("update")
+        self._client.update(self.id, self.task, _given(priority, run_at, tags), args, by)
+
+    async def aupdate(
+        self,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        args: tuple[Any, ...] | None = None,
+        tags: Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Change the run while it hasn't started. The awaitable form of `update`."""
+        await run_in_thread(self._client.update, self.id, self.task, _given(priority, run_at, tags), args, by)
 
     def pause(self, *, by: str | None = None) -> bool:
         """Pause the run and its unfinished children: no worker claims them until they are resumed.
@@ -291,3 +331,9 @@ class Run(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.task}>"
+
+
+def _given(priority: int | None, run_at: datetime | None, tags: Sequence[str] | None) -> dict[str, Any]:
+    """Return the options to change; those that are None stay."""
+    options = {"priority": priority, "run_at": run_at, "tags": tags}
+    return {name: value for name, value in options.items() if value is not None}

@@ -23,6 +23,8 @@ KINDS: dict[str, str] = {
     "cancelled": "the run was cancelled; data has the reason and, if known, who cancelled it",
     "retried": "an operator retried the finished run; data has who, if known, and the step from which it runs again"
     " if its compensations had run",
+    "updated": "the run was changed before it started; data has who, if known, and what: its priority, time, arguments"
+    " or tags",
     "paused": "the run was paused: no worker claims it until it is resumed; data has who, if known",
     "unpaused": "the paused run was resumed; data has who, if known",
     "sent": "an operator sent the run a message, or a program did with `by=`; data has who, the topic, and the number"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -23,6 +23,7 @@ from holdfast.errors import (
     PayloadUnreadable,
     RunFinished,
     RunNotFound,
+    RunStarted,
 )
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
@@ -39,6 +40,15 @@ from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
 MAX_SHOWN_STEPS = 20
 
 _NOT_COPIED = ("write", "undone")
+
+
+class RunChanges(NamedTuple):
+    """What to change of a run; None leaves it as it is. `args` and `tags`: JSON. `run_at`: microseconds."""
+
+    priority: int | None = None
+    run_at: int | None = None
+    args: str | None = None
+    tags: str | None = None
 
 
 class RunActions(StoreModule):
@@ -114,6 +124,24 @@ class RunActions(StoreModule):
             return self.retry(id, by)
         except (KeyConflict, GraphError, RunFinished, RunNotFound):
             return False
+
+    def update(self, id: str, changes: RunChanges, by: str | None = None) -> None:
+        """Change a run that hasn't started: its priority, time, arguments or tags. A retry's time can be changed, too.
+
+        Raises RunFinished if it has finished, and RunStarted if it is too late.
+        """
+
+        def work(tx: Tx) -> None:
+            run = _lock_run(tx, id)
+            _check_changeable(run, changes)
+            packed = None if changes.args is None else _fork_arguments(tx, run, id, changes.args)
+            values: dict[str, Any] = changes._asdict() | {"args": packed}
+            ((n, attempt),) = tx.execute("update_run", id=id, **values)
+            data = {"changed": [name for name, value in values.items() if value is not None]}
+            entry = msgspec.json.encode(data if by is None else {"by": by, **data}).decode()
+            tx.execute("add_history", rows=json_rows([history_row(id, n, "updated", attempt, data=entry)]))
+
+        self._transaction("client", work)
 
     def send(self, id: str, topic: str, payload: str, by: str | None = None) -> None:
         """Send a message to an unfinished run: to the receive that waits for it, or to a later one.
@@ -202,6 +230,22 @@ class RunActions(StoreModule):
             tx.execute("add_history", rows=json_rows([entry]))
 
         self._transaction("client", work)
+
+
+def _check_changeable(run: LockedRun, changes: RunChanges) -> None:
+    if run.state in FINAL_STATES:
+        raise RunFinished(f"run {run.id} is {run.state}: only a run that hasn't started can be changed")
+    if run.kind is not None:
+        raise GraphError(f"run {run.id} is a {run.kind}: change its nodes instead")
+    if run.state == "blocked" and (changes.args is not None or changes.run_at is not None):
+        raise GraphError(f"run {run.id} is blocked: its arguments and its time follow from what it depends on")
+    only_time = (changes.priority, changes.args, changes.tags) == (None, None, None)
+    if run.fence and not (only_time and run.state == "scheduled"):
+        raise RunStarted(f"run {run.id} has started: only the time of its next retry can be changed")
+    if changes.args is not None and run.limits is not None:
+        raise ConfigError(
+            f"run {run.id} has limits, whose keys may follow from its arguments: cancel it and enqueue it again"
+        )
 
 
 def _lock_run(tx: Tx, id: str) -> LockedRun:

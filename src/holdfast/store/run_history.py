@@ -26,7 +26,7 @@ MAX_TRIES = 1000
 
 _KINDS_WITH_PLAIN_DATA = (
     "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
-    "set_aside", "quarantined", "worker_lost", "paused", "unpaused",
+    "set_aside", "quarantined", "worker_lost", "paused", "unpaused", "updated",
 )  # fmt: skip
 """History kinds whose data isn't an error."""
 _WITHIN_ATTEMPTS = ("drift", "step_retrying", "sent", "set_aside", "paused", "unpaused")

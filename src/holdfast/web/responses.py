@@ -47,6 +47,7 @@ _STATUS: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.MessageNotFound, 404),
     (errors.UnknownTask, 422),
     (errors.RunFinished, 409),
+    (errors.RunStarted, 409),
     (errors.KeyConflict, 409),
     (errors.GraphError, 409),
     (errors.TooLarge, 413),

@@ -20,6 +20,14 @@ where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
 returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
+-- name: update_run
+-- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready.
+update {schema}runs set priority = coalesce(cast(:priority as int), priority), args = coalesce(cast(:args as text), args),
+    tags = coalesce(cast(:tags as text), tags), due_at = coalesce(cast(:run_at as bigint), due_at),
+    state = case when cast(:run_at as bigint) is null then state else 'scheduled' end, records = records + 1
+where id = cast(:id as {uuid})
+returning records, attempt
+
 -- name: next_history_number
 -- Number the next history row of a locked run.
 update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt

@@ -116,6 +116,15 @@ class ForkRequest(msgspec.Struct, forbid_unknown_fields=True):
     args: list[Any] | dict[str, Any] | None = None
 
 
+class UpdateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to change of a run that hasn't started; members that are left out stay. `run_at` has an offset."""
+
+    priority: int | None = None
+    run_at: datetime | None = None
+    args: list[Any] | None = None
+    tags: list[str] | None = None
+
+
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A message for `ctx.receive(topic)`."""
 
@@ -278,6 +287,16 @@ def _retry(call: ApiRequest) -> dict[str, bool]:
     return {"changed": call.control.runs.retry(call.run().id, by=call.principal.by)}
 
 
+def _update(call: ApiRequest) -> dict[str, bool]:
+    body, info = call.body, call.run()
+    if body.priority is not None and not call.principal.can_administer and body.priority > info.priority:
+        raise RequestError(403, "only an administrator may raise the priority of a run", "priority")
+    run = call.context.app.get_run(info.id)
+    args = None if body.args is None else tuple(body.args)
+    run.update(priority=body.priority, run_at=body.run_at, args=args, tags=body.tags, by=call.principal.by)
+    return {"changed": True}
+
+
 def _pause(call: ApiRequest) -> dict[str, bool]:
     return {"changed": call.control.runs.pause(call.run().id, by=call.principal.by)}
 
@@ -404,6 +423,11 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="Cancel a run and its children.",
         do=_cancel, body=CancelRequest, answer=CHANGED,
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/update", name="update_run",
+        summary="Change the priority, the time, the arguments or the tags of a run that hasn't started.",
+        do=_update, body=UpdateRequest, answer=CHANGED,
     ),
     Operation(
         method="POST", path="/runs/{id}/pause", name="pause_run",
