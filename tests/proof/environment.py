@@ -10,6 +10,7 @@ from greenlet import greenlet
 
 from holdfast import Holdfast
 from holdfast.client.client import Client
+from holdfast.model.keep import KeepRules
 from holdfast.store import Store
 from tests.proof.faulty_database import FaultyDatabase, ProcessHooks, SharedDatabase
 from tests.proof.replica import Replica
@@ -73,7 +74,8 @@ class Environment:
         self.app.schedule("every", self.tasks.child, args=("slot",), every=timedelta(seconds=4), overlap="skip")
         self.workers = [Process(self, f"w{number}") for number in range(MAX_PROCESSES)]
         self.clients = [
-            Client(process.store, self.app.registry, self.app._keep, self.app.telemetry) for process in self.workers
+            Client(process.store, self.app.registry, KeepRules(self.app._keep), self.app.telemetry)
+            for process in self.workers
         ]
         self._create_lanes()
         self.replica = Replica(self.shared.apsw)
