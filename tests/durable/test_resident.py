@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, Run
+from holdfast import Context, Fatal, Holdfast, Run, StepFailed, WaitTimeout
 from holdfast.database.statements import Statement
 from tests.support.durable import state
 from tests.support.wait_until import wait_until
@@ -194,3 +196,138 @@ def test_a_function_with_large_payloads_leaves_memory(app, bodies):
         app.emit("go")
         assert run.result(timeout=10) == 100_000
     assert bodies.started["large"] == 2
+
+
+class Poked:
+    """Code inside a function that continues when a test says so, and not because of an outcome."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def poke(self) -> None:
+        """Let the code continue, and wait until it has."""
+
+        async def poke() -> None:
+            self._event.set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+        asyncio.run_coroutine_threadsafe(poke(), self._loop).result(10)
+
+
+@pytest.fixture
+def pokes() -> list[Poked]:
+    return []
+
+
+@pytest.fixture
+def race(app: Holdfast, bodies: Bodies, pokes: list[Poked]) -> Any:
+    """A task that returns when it is poked or an event comes."""
+
+    @app.task(name="race")
+    async def race(ctx: Context) -> str:
+        with bodies.entered("race"):
+            pokes.append(Poked())
+            other = asyncio.create_task(pokes[-1].wait())
+            waiting = asyncio.create_task(ctx.wait_for("go"))
+            await asyncio.wait({other, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return await waiting if waiting.done() else "other"
+
+    return race
+
+
+def test_a_function_that_ends_while_its_run_is_suspended_is_replayed(app, race, bodies, pokes):
+    run = race.enqueue()
+    with app.worker(concurrency=1) as worker:
+        wait_until(lambda: suspended(run))
+        pokes[0].poke()
+        wait_until(lambda: bodies.left["race"] == 1)
+        app.emit("go", "now")
+        assert run.result(timeout=10) == "now"
+        wait_until(lambda: worker._components.runner.busy_slots == 0)  # freed once per attempt
+    assert bodies.started["race"] == 2
+
+
+def test_a_function_that_ends_between_the_claim_and_its_resumption_is_replayed(app, race, bodies, pokes, monkeypatch):
+    load_waits = app.store.journal.load_waits
+
+    def poke_and_load(runs: Any) -> Any:
+        pokes[0].poke()
+        return load_waits(runs)
+
+    monkeypatch.setattr(app.store.journal, "load_waits", poke_and_load)
+    run = race.enqueue()
+    with app.worker():
+        wait_until(lambda: suspended(run))
+        app.emit("go", "now")
+        assert run.result(timeout=10) == "now"
+    assert bodies.started["race"] == 2
+
+
+def test_a_wait_that_is_cancelled_while_its_run_is_suspended_loses_no_message(app, bodies, pokes):
+    @app.task(name="inbox")
+    async def inbox(ctx: Context) -> list[str]:
+        with bodies.entered("inbox"):
+            pokes.append(Poked())
+            other = asyncio.create_task(pokes[-1].wait())
+            receiving = asyncio.create_task(ctx.receive("orders"))
+            await asyncio.wait({other, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            received = [await receiving] if receiving.done() else []
+            receiving.cancel()
+            while len(received) < 2:
+                received.append(await ctx.receive("orders"))
+            return received
+
+    run = inbox.enqueue()
+    with app.worker():
+        wait_until(lambda: suspended(run))
+        pokes[0].poke()
+        wait_until(lambda: bodies.left["inbox"] == 1)
+        run.send("orders", "first")
+        run.send("orders", "second")
+        assert run.result(timeout=10) == ["first", "second"]
+
+
+def test_a_function_whose_suspension_is_rejected_leaves_memory(app, waiting, bodies, monkeypatch):
+    run = waiting.enqueue("a")
+    end = app.store.attempts.end
+
+    def cancel_and_end(session: str, ends: Any, *claim: Any) -> Any:
+        if ends[0].kind == "waiting":
+            run.cancel()
+        return end(session, ends, *claim)
+
+    monkeypatch.setattr(app.store.attempts, "end", cancel_and_end)
+    with app.worker():
+        wait_until(lambda: bodies.left["a"] == 1)
+    assert bodies.started["a"] == 1
+
+
+def test_a_resident_function_keeps_no_failures_that_its_code_has_handled(app):
+    failures: list[weakref.ref[BaseException]] = []
+
+    async def fail() -> None:
+        raise Fatal("declined")
+
+    @app.task(name="patient")
+    async def patient(ctx: Context) -> None:
+        for _ in range(3):
+            try:
+                await ctx.receive("orders", timeout=0.01)
+            except WaitTimeout as timeout:
+                failures.append(weakref.ref(timeout))
+            try:
+                await ctx.step(fail, name="fail")
+            except StepFailed as failed:
+                failures.append(weakref.ref(failed))
+        await ctx.wait_for("go")
+
+    run = patient.enqueue()
+    with app.worker():
+        wait_until(lambda: len(failures) == 6 and suspended(run))
+        gc.collect()
+        assert [failure() for failure in failures] == [None] * 6

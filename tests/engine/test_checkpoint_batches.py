@@ -173,7 +173,7 @@ def alone():
     )
     session = Session("worker", "{}")
     state.begin(session)
-    committer = Committer(store, state, WriteQueue(), None, print, print, print, print)  # type: ignore[arg-type]
+    committer = Committer(store, state, WriteQueue(), None, print, print, print, print, print)  # type: ignore[arg-type]
     return committer, session.id, calls
 
 

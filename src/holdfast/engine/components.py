@@ -116,6 +116,7 @@ class WorkerComponents:
             self._after_commit,
             self._stop_lost_attempts,
             self.residents.confirm,
+            self.residents.reject,
         )
         self.wait_poller = WaitPoller(store)
         freezes = FreezeDetector(state, lease)

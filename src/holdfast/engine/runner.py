@@ -321,7 +321,10 @@ class Runner:
     def _resume(self, attempt: Attempt, executor: AsyncExecutor) -> None:
         """Let a resident function continue as this attempt."""
         attempt.resident = None
-        if (end := _end_before_start(attempt)) is not None:
+        end = _end_before_start(attempt)
+        if end is None and executor.is_discarded:  # its code has ended since: another claim loads the whole history
+            end = attempt.released()
+        if end is not None:
             executor.discard()
             self._cancel_timer(attempt)
             self._finish(attempt, end)
@@ -366,6 +369,7 @@ class Runner:
             except GeneratorExit as error:  # raised by user code through a future: asyncio throws it in here
                 end = executor.current.failed(error)
             if executor.is_discarded:
+                self.residents.reject(executor.current)
                 return
             attempt = executor.current  # a resident function ends in a later attempt than it began
         else:

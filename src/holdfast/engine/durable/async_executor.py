@@ -182,6 +182,8 @@ class AsyncExecutor(Executor):
         finally:
             current_scope.reset(token)
             self.close()
+        if self._is_resident:  # Something other than an outcome ended it: the next attempt replays.
+            self.is_discarded = True
         return end if self.is_discarded else self._completed(end)
 
     def _completed(self, end: AttemptEnd) -> AttemptEnd:
@@ -582,7 +584,12 @@ class AsyncExecutor(Executor):
         reading.add_done_callback(done)
 
     def _withdraw_wait(self, key: str) -> None:
-        """Withdraw the wait of a branch that was cancelled, if user code cancelled it."""
+        """Withdraw the wait of a branch that was cancelled, if user code cancelled it.
+
+        A suspended run can't withdraw a wait: its function leaves memory, and the next attempt replays.
+        """
+        if self._is_resident:
+            self.discard()
         was_stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
             self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))

@@ -10,6 +10,7 @@ async executor suspends it on the event loop; the sync executor's methods block 
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -49,6 +50,8 @@ from holdfast.telemetry import log
 Plan: TypeAlias = Coroutine[Any, Any, Any]
 Read: TypeAlias = Callable[[], Any]
 """A blocking read from the database."""
+Reference: TypeAlias = Callable[[], BaseException | None]
+"""Returns an exception that was raised in user code; None if nothing holds it any more."""
 
 
 class PlanExecutor(Protocol):
@@ -180,8 +183,8 @@ class OperationPlans:
         self._held_progress: str | None = None
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
-        self._failures: dict[int, BaseException] = {}
-        self._timeouts: dict[int, BaseException] = {}
+        self._failures: dict[int, Reference] = {}
+        self._timeouts: dict[int, Reference] = {}
 
     def continue_with(self, claim: Claim) -> None:
         """Continue with the next claim of the run: later commands carry its fence."""
@@ -209,7 +212,7 @@ class OperationPlans:
         new = range(self._first_new_number, self.history.last_number + 1)
         last = max({*self.history.numbers, *new} - self._unused_numbers - failures.keys(), default=0)
         causes = chained_exception_ids(error)
-        return tuple(sorted(n for n, failure in failures.items() if n > last or id(failure) in causes))
+        return tuple(sorted(n for n, failure in failures.items() if n > last or id(failure()) in causes))
 
     def skip_number(self, n: int) -> None:
         """Note that no outcome is recorded under a number that was taken."""
@@ -223,7 +226,7 @@ class OperationPlans:
 
     def _raise(self, n: int, failure: BaseException) -> NoReturn:
         """Raise a recorded failure in user code."""
-        self._failures[n] = failure
+        self._failures[n] = _reference(failure)
         raise failure
 
     # Steps
@@ -360,7 +363,8 @@ class OperationPlans:
     def _payload(self, result: WaitResult, context: PayloadContext, what: str) -> str:
         """Return the payload of an event or message as JSON text; raise WaitTimeout if the wait timed out."""
         if result.outcome.kind == "due":
-            self._timeouts[result.n] = timeout = WaitTimeout(f"timed out waiting for {what}")
+            timeout = WaitTimeout(f"timed out waiting for {what}")
+            self._timeouts[result.n] = _reference(timeout)
             raise timeout
         stored = result.outcome.value
         text = "null" if stored is None else self._client.unpack(stored, context)
@@ -614,6 +618,14 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded("$restart")
         await executor.restart(operation.args)
+
+
+def _reference(failure: BaseException) -> Reference:
+    """Refer to a failure without keeping it and the frames of its traceback in memory, where its class allows that."""
+    try:
+        return weakref.ref(failure)
+    except TypeError:
+        return lambda: failure
 
 
 def _only_failed(ends: Sequence[ChildOutcome], failed: str | None) -> Sequence[ChildOutcome]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_FUNCTION = 20 * 1024
 """About what a function with few variables takes: its coroutine, its task, its context and its waits."""
+BYTES_PER_OUTCOME = 200
+"""About what the executor remembers of each operation, such as its key."""
 BYTES_PER_PAYLOAD_BYTE = 4
 """About how much larger Python objects are than their JSON text."""
 
@@ -46,6 +48,7 @@ class ResidentFunction:
         mine, claim = self.attempt.claim, next_attempt.claim
         return (
             self.is_confirmed
+            and not self.executor.is_discarded
             and claim.fence == mine.fence + 1
             and claim.generation == mine.generation
             and claim.ending is None
@@ -122,9 +125,13 @@ class ResidentFunctions:
         suspended = find_suspended(list(known))
         for run, attempt in known.items():
             if (run, attempt.claim.fence) not in suspended:
-                self._discard_suspended(run, attempt)
+                self.reject(attempt)
 
-    def _discard_suspended(self, run: str, attempt: Attempt) -> None:
+    def reject(self, attempt: Attempt) -> None:
+        """Discard the function that was suspended in this attempt, if there is one. From any thread."""
+        if not self._functions:
+            return
+        run = attempt.claim.id
         with self._lock:
             function = self._functions.get(run)
             removed = self._remove(run) if function is not None and function.attempt is attempt else []
@@ -155,4 +162,5 @@ class ResidentFunctions:
 
 def _size(executor: AsyncExecutor) -> int:
     """Estimate the memory of a function, in bytes."""
-    return BYTES_PER_FUNCTION + BYTES_PER_PAYLOAD_BYTE * executor.payload_chars
+    outcomes = BYTES_PER_OUTCOME * executor.plans.history.last_number
+    return BYTES_PER_FUNCTION + BYTES_PER_PAYLOAD_BYTE * executor.payload_chars + outcomes

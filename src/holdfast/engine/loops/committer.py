@@ -103,6 +103,7 @@ class Committer(Loop):
         on_commit: Callable[[Sequence[str], Collection[str], bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
         on_suspended: Callable[[Attempt], None],
+        on_rejected: Callable[[Attempt], None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -114,6 +115,7 @@ class Committer(Loop):
         self._on_commit = on_commit
         self._on_lost = on_lost
         self._on_suspended = on_suspended
+        self._on_rejected = on_rejected
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
         self._ended_runs: list[str] = []  # runs that ended in this batch
@@ -377,6 +379,7 @@ class Committer(Loop):
 
     def _write_as_failed(self, session: str, attempt: Attempt, end: AttemptEnd, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
+        self._on_rejected(attempt)
         info = describe_exception(error)
         log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
         failed = replace(
@@ -406,6 +409,7 @@ class Committer(Loop):
         If the run ended in the database while its code was still running here, it is released now.
         """
         log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt, **attempt.log_fields())
+        self._on_rejected(attempt)
         if attempt.stopped:
             self._queue.submit(PendingEnd(attempt, None))
 
