@@ -101,7 +101,7 @@ def test_an_acknowledged_run_missing_from_the_database_is_lost(scene):
 
 def test_a_recorded_step_that_runs_again_is_duplicated(scene):
     mark = scene.start("order")
-    with scene.app.worker(lease=30):
+    with scene.app.worker(lease=30, max_resident=0):
         wait_until(lambda: scene.runs[mark].info().state == "waiting" and any("g2" in line for line in kept(scene)))
         fetch(scene.app, "delete from {}checkpoints where key like 's1-%'")
         scene.answer(mark)

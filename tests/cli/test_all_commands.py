@@ -433,6 +433,6 @@ def test_supervised_workers_get_the_options_of_the_worker(shell, shop, monkeypat
     assert shell("worker", "--app", shop, "--processes", "2", *words).exit_code == 0
     (command,) = started
     assert command[4:] == [
-        "worker", "--concurrency=7", "--threads=5", "--lease=9.000000", "--grace=25.000000", "--log-format=text",
-        "--queues=a,b", "--verbose", "--fail-fast",
+        "worker", "--concurrency=7", "--threads=5", "--lease=9.000000", "--grace=25.000000",
+        "--max-resident=1000", "--log-format=text", "--queues=a,b", "--verbose", "--fail-fast",
     ]  # fmt: skip

@@ -138,7 +138,7 @@ def test_a_replay_that_needs_the_result_of_a_child_waits_for_a_server_that_is_do
 
     slept = []
     task = declare(scenario, kind, body)
-    with scenario.app.worker(lease=30):
+    with scenario.app.worker(lease=30, max_resident=0):
         run = task.enqueue()
         wait_until(lambda: run.info().state == "waiting" and not slept and first_child_done(scenario))
         slept.append(True)

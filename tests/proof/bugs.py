@@ -284,7 +284,7 @@ BUGS = (
     ),
     sql(
         "retry-early", "a retry starts before the worker released the run", "retry_runs",
-        "case when session is not null or (", "case when 1 = 0 or (",
+        "when session is not null or (", "when 1 = 0 or (",
     ),
     sql(
         "unique-early", "the next run of a unique name starts before the worker released the previous one",

@@ -675,8 +675,9 @@ class Claimer(Loop):
         """Ask for notifications of new work, then claim once more: work that arrived in between is not announced."""
         self.empty_rounds += 1
         was_busy, self._busy_since = self._busy_since > 0, 0.0
-        if was_busy and self._store.claims.has_ready(self._startable_lanes()):
+        if was_busy and self._store.claims.has_ready(lanes := self._startable_lanes()):
             self._busy_since = time.monotonic()
+            self._mark_limited_heads(lanes)
             return self._contended_pause()
         if self._idle_session is not session:
             self._store.sessions.mark_idle(session.id, True)
@@ -693,12 +694,16 @@ class Claimer(Loop):
         if not self._store.claims.has_ready(lanes):
             self._needs_slots = not self._has_slots_of_all_kinds()
             return self._idle_pause(session)
+        self._mark_limited_heads(lanes)
+        return self._contended_pause()
+
+    def _mark_limited_heads(self, lanes: list[int]) -> None:
+        """Mark lanes whose first ready run has limits, which an ordinary claim passes over; at most once a second."""
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL_INTERVAL_S:
             self._limits_checked_at = now
             if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
-        return self._contended_pause()
 
     def stop(self, timeout: float | None = None) -> None:
         """Claim nothing more, execute incomplete batches, and let other workers be notified instead of this one."""
