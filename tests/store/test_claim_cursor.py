@@ -200,6 +200,7 @@ def contended(timed, monkeypatch):
     assert len(harness.claim("w", 1)) == 1
     harness.store.claims.expect_contention()
     monkeypatch.setattr(claims_module.random, "randrange", lambda shares: min(3, shares))
+    monkeypatch.setattr(claims_module, "MIN_SHARED_CLAIM_RUNS", 2)
     return harness, watch
 
 
@@ -220,12 +221,19 @@ def test_a_claim_that_loses_candidates_to_another_transaction_expects_contention
     harness, _ = timed
     *_, last = [harness.add() for _ in range(4)]
     monkeypatch.setattr(claims_module.random, "randrange", lambda shares: min(3, shares))
+    monkeypatch.setattr(claims_module, "MIN_SHARED_CLAIM_RUNS", 2)
     with psycopg.connect(harness.url) as other:
         other.execute(f"select 1 from holdfast.runs where id <> '{last}' for update".encode())
         assert ids(harness.claim("w", 4)) == [last]
     for _ in range(2 * SHARES):
         harness.add()
     assert [seq % SHARES for seq in seqs(harness.claim("w", 2))] == [3, 3]
+
+
+def test_a_small_claim_stays_in_order(contended):
+    harness, _ = contended
+    first, *_ = [harness.add() for _ in range(2 * SHARES)]
+    assert ids(harness.claim("w", 1)) == [first]
 
 
 def test_a_more_urgent_run_comes_before_the_share(contended):

@@ -30,6 +30,8 @@ from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
 MAX_CLAIM_RUNS = 512
 SHARES = 16
+MIN_SHARED_CLAIM_RUNS = 8
+"""Smaller claims stay in order: they lose few runs to other workers."""
 MAX_CURSOR_PRIORITIES = 16
 """A lane with more priorities than this forgets its positions and is scanned from its head."""
 BELOW_ALL_PRIORITIES, ABOVE_ALL_PRIORITIES = -(2**31) - 1, 2**31
@@ -217,7 +219,9 @@ class ClaimStore(StoreModule):
         cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
         resumed = [cursor.may_resume(began, self._policy) for cursor in cursors]
         execute = execute or partial(self._execute, "claim")
-        is_contended = began < min(self._contended_until, self._in_order_at + self._policy.max_head_interval_s)
+        is_contended = size >= MIN_SHARED_CLAIM_RUNS and began < min(
+            self._contended_until, self._in_order_at + self._policy.max_head_interval_s
+        )
         if not is_contended and began < self._contended_until:
             resumed = [False] * len(cursors)
         claims = self._claim_ranges(execute, session, cursors, resumed, size, in_shares=is_contended)
