@@ -126,6 +126,43 @@ def test_a_stopped_worker_leaves_no_code_behind(app, waiting, bodies):
     assert bodies.started == bodies.left == {"a": 1, "b": 1}
 
 
+def test_a_stopping_worker_lets_functions_clean_up(app, ledger):
+    @app.task(name="client")
+    async def client(ctx: Context) -> None:
+        try:
+            await ctx.wait_for("go")
+        finally:
+            await asyncio.sleep(0.2)  # as a client does when it closes its connections
+            ledger.write("closed")
+
+    run = client.enqueue()
+    with app.worker():
+        wait_until(lambda: suspended(run))
+    assert ledger.lines() == ["closed"]
+
+
+def test_nothing_is_logged_about_branches_that_fail_when_their_function_leaves_memory(app, bodies, caplog):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        async def fail_in_cleanup() -> None:
+            try:
+                await ctx.wait_for("never")
+            finally:
+                raise ValueError("while cleaning up")
+
+        with bodies.entered("work"):
+            branch = asyncio.create_task(fail_in_cleanup())
+            await ctx.wait_for("go")
+            await branch
+
+    run = work.enqueue()
+    with app.worker():
+        wait_until(lambda: suspended(run))
+    gc.collect()
+    assert bodies.left["work"] == 1
+    assert "while cleaning up" not in caplog.text
+
+
 def test_code_that_calls_the_context_while_its_run_is_suspended_waits_for_the_next_claim(app, effects, ledger):
     inner: list[Any] = []
 

@@ -298,7 +298,10 @@ class Worker:
             log.stop_hooks_timed_out()
 
     def _finish_or_cancel(self) -> None:
-        """Claim nothing more, give running attempts the grace period, then ask them to stop."""
+        """Claim nothing more, give running attempts the grace period, then ask them to stop.
+
+        Suspended functions leave memory. Their cleanup gets a moment, because the end of the loop would interrupt it.
+        """
         components, state = self._components, self._components.state
         triggers, grace_s = components.trigger_poller, components.settings.grace
         components.claimer.stop()
@@ -316,7 +319,8 @@ class Worker:
             CLEANUP_GRACE_S,
             self._is_hurried,
         )
-        components.residents.close()
+        leaving = components.residents.close()
+        _wait_until(lambda: all(task.done() for task in leaving), CLEANUP_GRACE_S, self._is_hurried)
 
     def _flush_and_notify(self) -> None:
         """Make all ends durable and call the failure hooks for them, before the stop hooks run."""

@@ -68,6 +68,7 @@ class OrderedDelivery:
         current = asyncio.current_task()
         for task in list(self._branches):
             if task is not current and not task.done():
+                task.add_done_callback(_ignore_exception)
                 task.cancel()
 
     # Outcomes
@@ -162,3 +163,9 @@ class OrderedDelivery:
         self.futures.discard(future)
         if not future.done():
             future.set_result(value)
+
+
+def _ignore_exception(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from reporting what a cancelled branch raised, such as in a `finally` block: nobody awaits it."""
+    if not task.cancelled():
+        task.exception()

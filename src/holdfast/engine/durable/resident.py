@@ -144,13 +144,15 @@ class ResidentFunctions:
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(executor.discard)
 
-    def close(self) -> None:
-        """Discard all functions. From any thread."""
+    def close(self) -> list[asyncio.Task[None]]:
+        """Discard all functions; return the tasks that clean up after them. From any thread."""
         with self._lock:
             functions, self._functions = list(self._functions.values()), OrderedDict()
             self._bytes = 0
         for function in functions:
             self.discard(function.executor)
+        tasks = [function.attempt.loop_task for function in functions]
+        return [task for task in tasks if task is not None]
 
     def _remove(self, run: str) -> list[ResidentFunction]:
         function = self._functions.pop(run, None)
