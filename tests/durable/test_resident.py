@@ -104,8 +104,8 @@ def test_the_least_recently_suspended_function_leaves_memory(app, waiting, bodie
             wait_until(lambda name=name: suspended(runs[name]))
         wait_until(lambda: bodies.left["a"] == 1)
         for name in "abc":
+            app.emit(f"{name}-2", name)  # first, so that the function is suspended only once
             app.emit(f"{name}-1", name)
-            app.emit(f"{name}-2", name)
             assert runs[name].result(timeout=10) == [name, name]
     assert [bodies.started[name] for name in "abc"] == [2, 1, 1]
 
@@ -117,6 +117,20 @@ def test_a_cancelled_function_leaves_memory_with_the_next_heartbeat(app, waiting
         run.cancel()
         wait_until(lambda: bodies.left["a"] == 1)
     assert bodies.started["a"] == 1
+
+
+def test_a_run_that_is_cancelled_and_retried_while_its_function_is_in_memory_is_replayed(app, waiting, bodies, ledger):
+    run = waiting.enqueue("a")
+    with app.worker():
+        wait_until(lambda: suspended(run))
+        run.cancel()
+        assert run.retry()
+        wait_until(lambda: suspended(run))
+        app.emit("a-1", "first")
+        app.emit("a-2", "second")
+        assert run.result(timeout=10) == ["first", "second"]
+    assert bodies.started["a"] == 2
+    assert ledger.lines() == ["a"]
 
 
 def test_a_stopped_worker_leaves_no_code_behind(app, waiting, bodies):

@@ -51,6 +51,7 @@ class ResidentFunction:
             and not self.executor.is_discarded
             and claim.fence == mine.fence + 1
             and claim.generation == mine.generation
+            and claim.spent > mine.spent  # it starts over if the run was cancelled and retried
             and claim.ending is None
             and next_attempt.session == self.attempt.session
             and next_attempt.task is self.attempt.task
