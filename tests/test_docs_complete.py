@@ -15,6 +15,7 @@ import yaml
 
 import holdfast
 from holdfast import Context, Graph, Holdfast, Retry, errors
+from holdfast.model.history import KINDS
 from holdfast.task.options import _CHECKS as CALL_OPTIONS
 from holdfast.task.options import TaskSettings
 from holdfast.task.schedule_registry import ScheduleSettings
@@ -97,6 +98,11 @@ _schedule.__signature__ = inspect.signature(_schedule).replace(  # type: ignore[
 def test_the_lines_of_other_calls_have_all_their_settings_and_no_others(call, function, before):
     (line,) = [line for line in section("settings.md", "Other calls").splitlines() if line.startswith(f"| `{call}` |")]
     assert names_in(line.split("|")[2]) == parameters(function) - before
+
+
+def test_the_table_of_history_kinds_has_all_there_are():
+    rows = [line for line in section("jobs.md", "History").splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in names_in(row.split("|")[1])} == set(KINDS)
 
 
 def test_every_environment_variable_is_on_the_page_of_settings():
