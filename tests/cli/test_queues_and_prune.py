@@ -50,6 +50,12 @@ def test_unknown_queue_may_be_paused_with_a_note(shell, busy):
     assert "default, mail" in result.stderr
 
 
+def test_unknown_task_may_be_paused_with_a_note(shell, busy):
+    result = shell("pause", "--task", "shop.chrage", "--url", busy.url)
+    assert result.exit_code == 0
+    assert "task shop.chrage has never had a run" in result.stderr
+
+
 def test_pause_and_resume_as_json(shell, busy):
     assert shell.json("pause", "a", "mail", "--url", busy.url) == [
         {"queue": "a", "paused": True, "changed": True},

@@ -9,7 +9,9 @@ import pytest
 
 from holdfast import Context, Graph, SyncContext
 from holdfast.control import Control
+from holdfast.control.doctor import Doctor
 from holdfast.errors import ConfigError
+from holdfast.task.registry import Registry
 from tests.support.wait_until import wait_until
 
 
@@ -32,6 +34,9 @@ def test_what_is_paused_is_left_by_a_drain_and_why_says_so(timed_app, note, ledg
     ((kind, name),) = target.items()
     (reason,) = Control(timed_app.store).whys.why(run.id).reasons
     assert (reason.code, reason.data[kind]) == ("paused", name)
+    if kind != "queue":
+        found = [each for each in Doctor(timed_app.store, Registry()).examine().findings if each.code == "paused"]
+        assert [(each.level, each.data[kind], each.data["by"]) for each in found] == [("note", name, "ada")]
     assert timed_app.resume(**target)
     assert not timed_app.resume(**target)
     assert timed_app.worker().drain(timeout=60) == 1
@@ -42,6 +47,11 @@ def test_exactly_one_target_is_named(timed_app):
     for target in ({}, {"task": "a", "queue": "b"}):
         with pytest.raises(ConfigError, match="exactly one of task=, queue= and tenant="):
             timed_app.pause(**target)
+
+
+def test_a_task_is_named_not_passed(timed_app, note):
+    with pytest.raises(ConfigError, match=r"task must be the name of a task, such as charge\.name"):
+        timed_app.pause(task=note)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

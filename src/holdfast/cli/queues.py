@@ -121,7 +121,7 @@ def pause(
 
     _check_named(queue, task, tenant, run)
     with connect(shared) as control:
-        known = control.queues.names()
+        known, known_tasks = control.queues.names(), control.queues.task_names()
         changes = [("queue", name, name in control.queues.pause([name])) for name in queue]
         changes += [("task", name, bool(control.pauses.pause("task", [name], by))) for name in task]
         changes += [("tenant", name, bool(control.pauses.pause("tenant", [name], by))) for name in tenant]
@@ -131,6 +131,9 @@ def pause(
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             note(f"queue {name} has never had a run; is the name correct? Known queues: {listed}")
+    for name in () if shared.json else task:
+        if name not in known_tasks:
+            note(f"task {name} has never had a run; is the name correct? `holdfast tasks` lists the tasks of the app")
 
 
 @holdfast.command()

@@ -208,4 +208,6 @@ def _one_pause(
         raise ConfigError("pause and resume take exactly one of task=, queue= and tenant=")
     if queue is not None:
         return "queue", check_queue(queue, "queue")
+    if task is not None and not isinstance(task, str):
+        raise ConfigError(f"task must be the name of a task, such as charge.name, not {type(task).__name__}")
     return ("task", check_name(task, "task")) if task is not None else ("tenant", check_name(tenant, "tenant"))

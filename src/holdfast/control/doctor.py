@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.control import health_checks
 from holdfast.control.health_checks import Finding
+from holdfast.control.pauses import PauseControl
 from holdfast.control.schedules import ScheduleControl
 from holdfast.control.tasks import TaskControl
 from holdfast.control.workers import WorkerControl
@@ -111,7 +112,9 @@ class Doctor:
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}
-        yield from health_checks.check_lanes(self._ready(), WorkerControl(self._store).list(), paused)
+        ready = self._ready()
+        yield from health_checks.check_lanes(ready, WorkerControl(self._store).list(), paused)
+        yield from health_checks.check_pauses(ready, PauseControl(self._store).list())
         known = self._store.lanes.refresh()
         runs: Counter[int] = Counter()
         for counted in self._store.counts.unfinished().values():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.control.pauses import PauseInfo
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
@@ -340,6 +342,23 @@ def check_lanes(
                 f" holdfast cancel --task {task} --dry-run",
                 {"task": task, "queue": queue, "runs": runs},
             )  # fmt: skip
+
+
+def check_pauses(ready: Mapping[tuple[str, str], int], pauses: Sequence[PauseInfo]) -> Iterator[Finding]:
+    """Report paused tasks that have ready runs, and paused tenants."""
+    by_task: Counter[str] = Counter()
+    for (_, task), runs in ready.items():
+        by_task[task] += runs
+    for pause in pauses:
+        if pause.kind == "task" and not by_task[pause.name]:
+            continue
+        by = f" by {pause.paused_by}" if pause.paused_by else ""
+        waiting = f" with {counted(by_task[pause.name], 'ready run')}" if pause.kind == "task" else ""
+        yield Finding(
+            "paused", "note", f"{pause.kind} {pause.name} is paused{by}{waiting}",
+            f"its runs wait until the {pause.kind} is resumed", f"holdfast resume --{pause.kind} {pause.name}",
+            {pause.kind: pause.name, "by": pause.paused_by},
+        )  # fmt: skip
 
 
 def check_missing_lanes(runs: Mapping[int, int]) -> Iterator[Finding]:
