@@ -133,6 +133,7 @@ def test_late_result_exits_with_1_and_the_run_continues(shell, shop, url):
         (["boom", "--args", "42"], "object or array"),
         (["boom", "x", "--args", "[]"], "not both"),
         (["boom", "1"], "like this: '\"42\"'"),
+        (["boom", '["a"]'], "an array is one argument: pass all of them with --args"),
         (["boom", "a", "b"], "boom"),
         (["boom", "--args", '{"nope": 1}'], "nope"),
         (["boom", "--priority", "high"], "high"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +12,8 @@ from holdfast.control import Control
 from holdfast.errors import ConfigError, GraphError
 from holdfast.task.graph import Graph
 from tests.support.wait_until import wait_until
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -111,6 +113,8 @@ def test_a_run_that_no_worker_starts_in_time_is_cancelled(timed_app, index, cloc
     [
         ({"key_ttl": 5}, "needs key="),
         ({"start_by": 0}, "must be greater than 0"),
+        ({"start_by": 5, "delay": 5}, "start_by must be later than delay"),
+        ({"start_by": NOON, "run_at": NOON + timedelta(hours=1)}, "start_by must be later than run_at"),
         ({"if_taken": "queue"}, "needs unique="),
         ({"unique": "x", "if_taken": "wait"}, "must be one of 'return', 'queue', 'replace', 'cancel'"),
         ({"debounce": "x"}, "needs delay="),

@@ -96,6 +96,8 @@ def test_bad_settings_name_what_is_wrong(timed_app, report, settings, says):
             timed_app.schedules.update("tick", **settings)
     with pytest.raises(ConfigError, match="does not exist; known schedules: tick"):
         timed_app.schedules.get("tack")
+    with pytest.raises(ConfigError, match=r"declare a function that returns a graph in code: app\.schedule"):
+        timed_app.schedules.create("graph", lambda: None, every=60)
 
 
 def test_a_running_worker_takes_up_changes_within_a_second(make_app, ledger):

@@ -143,6 +143,8 @@ def test_a_backfill_creates_what_is_missing_once(harness, clock):
     )
     with pytest.raises(ConfigError, match="more than 10,000 slots"):
         harness.store.schedules.backfill("tick", begin - 10_001 * MINUTE, end, "ada")
+    with pytest.raises(ConfigError, match=r"'tick': the start .* is after the end"):
+        harness.store.schedules.backfill("tick", end, begin, "ada")
 
 
 def test_a_backfilled_slot_that_is_due_does_not_fire_again(harness, clock):

@@ -45,7 +45,10 @@ ALLOWED = {
     "run": ("by",),
 }
 """Which options an action takes."""
-EMPTY = 'no schedules: declare app.schedule("nightly", report, cron="0 3 * * *") and start a worker'
+EMPTY = (
+    'no schedules: declare app.schedule("nightly", report, cron="0 3 * * *") and start a worker, '
+    "or use `holdfast schedules create`"
+)
 COLUMNS = (
     TableColumn("SCHEDULE", whole=True),
     TableColumn("STATE", whole=True),
@@ -116,7 +119,7 @@ def schedules(shared: SharedOptions, action: str | None, name: tuple[str, ...], 
       holdfast schedules update report-7 --cron '0 9 * * *'
       holdfast schedules pause nightly
       holdfast schedules run nightly
-      holdfast schedules backfill nightly --start 2026-11-01 --end 2h
+      holdfast schedules backfill nightly --start 2026-11-01 --end 2026-11-08
       holdfast schedules sync --app shop.tasks:app
     """
     from holdfast.cli.connect import connect, connect_or_empty
@@ -325,7 +328,7 @@ def _details(details: ScheduleDetails) -> None:
                 f"{format_timestamp(run.slot)} UTC",
                 str(run.id),
                 run.state or "pruned",
-                "operator" if run.asked else "clock",
+                "operator" if run.asked else "schedule",
             ]
             for run in details.runs[:MAX_ROWS]
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -148,7 +149,7 @@ def find_task(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast,
     try:
         task = app.registry.get(name)
     except UnknownTask as error:
-        raise UnknownTask(f"{error} (`holdfast tasks` lists all tasks; --remote enqueues any name)") from None
+        raise UnknownTask(f"{error} (`holdfast tasks` lists all tasks; --remote accepts any name)") from None
     return resolve_target(shared, app).open_app(), task
 
 
@@ -157,7 +158,12 @@ def build_request(task: Task[..., Any], positional: tuple[Any, ...], named: dict
     try:
         return task.request(*positional, **named)
     except BadArguments as error:
-        hint = """; write a number as a string like this: '"42"'""" if "expected `str`" in str(error).lower() else ""
+        if len(positional) == 1 and isinstance(positional[0], list):
+            hint = "; an array is one argument: pass all of them with --args '[…]', or one by one"
+        elif re.search("expected `str`, got `(int|float)`", str(error).lower()):
+            hint = """; write a number as a string like this: '"42"'"""
+        else:
+            hint = ""
         raise BadArguments(f"{error}{hint}") from None
 
 

@@ -345,6 +345,9 @@ def _slots_to_fill(tx: Tx, name: str, start: int, end: int, by: str) -> list[int
     found = _lock(tx, name)
     if found.kind == "trigger":
         raise ConfigError(f"{quoted(name)} is a trigger, which has no slots to backfill")
+    if start > end:
+        begin, last = to_datetime(start).isoformat(), to_datetime(end).isoformat()
+        raise ConfigError(f"backfill of {quoted(name)}: the start {begin} is after the end {last}")
     until = min(end, found.now)  # the clock creates the runs of later slots
     slots = from_text(Timing, found.timing).newest(start - 1, until, MAX_BACKFILLED_SLOTS + 1)
     if len(slots) > MAX_BACKFILLED_SLOTS:

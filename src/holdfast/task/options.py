@@ -75,6 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         merged = msgspec.structs.replace(self, **changes)
         if merged.delay is not None and merged.run_at is not None:
             raise ConfigError("options delay and run_at are mutually exclusive: remove one")
+        _check_start_by(merged)
         _check_debounce(merged)
         if merged.key_ttl is not None and merged.key is None:
             raise ConfigError("option key_ttl needs key=: the key that expires")
@@ -318,6 +319,16 @@ def _in_or_at(option: str, value: int | _Time | None) -> dict[str, int | None]:
     if isinstance(value, _Time):
         return {option: None, f"{option}_at": value.at}
     return {option: value, f"{option}_at": None}
+
+
+def _check_start_by(options: Options) -> None:
+    """Refuse a run that could never start: it would be due after its `start_by`."""
+    for due, start_by, name in (
+        (options.delay, options.start_by, "delay"),
+        (options.run_at, options.start_by_at, "run_at"),
+    ):
+        if due is not None and start_by is not None and start_by <= due:
+            raise ConfigError(f"option start_by must be later than {name}: the run would be cancelled before it is due")
 
 
 def _check_debounce(options: Options) -> None:

@@ -202,7 +202,8 @@ def _request(where: str, task: Any, args: tuple[Any, ...]) -> Request[Any]:
         if args:
             raise ConfigError(f"{where}: a request has its arguments already: remove args=")
     else:
-        raise ConfigError(f"{where} needs a task or a request, not {type(task).__name__}")
+        graph = "; declare a function that returns a graph in code: app.schedule(…)" if inspect.isfunction(task) else ""
+        raise ConfigError(f"{where} needs a task or a request, not {type(task).__name__}{graph}")
     given = request.options
     refused = {
         "key": given.key, "debounce": given.debounce, "run_at": given.run_at, "connection": given.connection,
