@@ -26,8 +26,8 @@ PYTHON_FOLDERS = ("src", "benchmarks", "examples", "tests", "tools")
 
 MAX_FILE_LINES = 800
 MAX_SUBJECT_LENGTH = 72
-FIRST_CHECKED_AFTER = "1f95e744"
-"""The last commit before the convention for commit subjects."""
+FIRST_CHECKED_AFTER = "1bb52aa3cfe8ec2333c355da91ac8fbff01079eb"
+"""The last commit before subjects were checked."""
 
 SUBJECT = re.compile(r"^(?:(?:fixup|squash|amend)! )?[a-z][a-z0-9 ,./_-]*: \S.*[^.\s]$")
 GENERATED_SUBJECT = re.compile(r"^(Merge|Revert) ")
@@ -117,11 +117,21 @@ def check_commit_subjects(commits: str) -> Iterator[str]:
     except OSError:
         return
     if log.returncode != 0:
+        if _has_whole_history():
+            yield f"git can't list {commits}: {log.stderr.strip()}"
         return
     for line in log.stdout.splitlines():
         commit, _, subject = line.partition(" ")
         for problem in check_subject(subject):
             yield f"{commit}: {problem}"
+
+
+def _has_whole_history() -> bool:
+    """Return whether this is a clone with all commits, in which every range must exist."""
+    shallow = subprocess.run(
+        ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return shallow.stdout.strip() == "false"
 
 
 def check_subject(subject: str) -> Iterator[str]:

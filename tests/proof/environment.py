@@ -98,6 +98,8 @@ class Environment:
         self.tasks.culprit.enqueue("warm", 0)
         self.tasks.program.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.tasks.plain.enqueue(["step", "warm", 0, "dawn"], 0, "")
+        self.tasks.batched.enqueue(("warm", 0, 0))
+        self.app.remote("noted").enqueue("warm")
         self.app.submit(self.tasks.graph(random.Random(0), "warm"))
         for process in (self.client, *self.workers):
             process.store.prepare()
