@@ -268,8 +268,11 @@ class IsolatedRuns:
             return None
         now = time.monotonic()
         was_running = bool(self._running)
+        # Until its end is durable, a death of the process would be charged to a run that has stopped, too.
         self._running = [
-            each for each in self._running if each.session == session.id and not (each.stopped or each.abandoned)
+            each
+            for each in self._running
+            if each.session == session.id and not each.abandoned and self._state.find(each.claim.id) is each
         ]
         self._reserved = [each for each in self._reserved if each.session == session.id]
         if self._reserved:
