@@ -1,4 +1,4 @@
-"""Structured error data: `Fatal(data=…)` reaches whoever waits for the step, the child or the run."""
+"""Structured error data: `Fatal(data=…)` reaches the code that waits for the step, the child or the run."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _row(task: TaskInfo) -> list[str]:
     "--if-taken", type=click.Choice(["return", "queue", "replace", "cancel"]), help="If a run has the --unique name."
 )
 @click.option("--debounce", metavar="TEXT", help="Collect calls with this name until none came for --delay.")
-@click.option("--max-delay", type=DURATION, help="Start a debounced run this long after its first call at the latest.")
+@click.option("--max-delay", type=DURATION, help="Start a debounced run no later than this after its first call.")
 @click.option("--start-by", type=DURATION, help="Cancel the run unless it starts within this time.")
 @click.option("--key-ttl", type=DURATION, help="How long the --key is used.")
 @click.option("--tenant", metavar="NAME", help="Tenant of the run.")

@@ -47,7 +47,7 @@ class NewRun(msgspec.Struct):
     debounce: str | None = None
     """Collects calls into one run until it starts: the newest arguments count, and each call restarts `delay`."""
     max_delay: int | None = None
-    """How long after its creation a debounced run is due at the latest."""
+    """The longest time between the creation of a debounced run and its due time."""
     if_taken: IfTaken = "return"
     """What an enqueue does if an unfinished run has the unique name."""
 

@@ -236,7 +236,7 @@ class Task(Generic[P, R_co]):
                     more run behind it, "replace" the arguments of the run that waits, or "cancel" it.
                 debounce: Collect calls with this name into one run, which starts when no call came for `delay`. The
                     newest arguments and options count. Once the run has started, a call creates the next one.
-                max_delay: Start a debounced run this long after its first call at the latest.
+                max_delay: Start a debounced run no later than this after its first call.
                 tenant: The tenant that the run belongs to.
                 retry: When to retry a failed attempt.
                 timeout: The limit for one attempt.

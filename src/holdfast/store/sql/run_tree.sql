@@ -62,7 +62,7 @@ returning id, records, attempt, session, claimed_at, case when finished_at is nu
     case when finished_at is not null then {notify_clients} end
 
 -- name: read_ended_runs
--- Read what the hooks of runs that have just ended are told about them.
+-- Read the values that the hooks of ended runs receive.
 select r.id, l.queue, l.task, r.state, r.attempt, r.tenant, r.error, r.created_at, r.finished_at
 from {schema}runs r join {schema}lanes l on l.id = r.lane where r.id {among(:rows, id uuid)}
 order by r.seq
