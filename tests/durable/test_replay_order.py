@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry
-from holdfast.engine.durable.async_executor import WritesAhead
+from holdfast.engine.durable.delivery import WritesAhead
 from holdfast.store.commands import NewCheckpoint
 from holdfast.store.journal import Journal
 from tests.support.durable import drain, kinds, state

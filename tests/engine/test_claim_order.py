@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.control import Control
-from holdfast.engine.loops import claimer
+from holdfast.engine.loops import claimer, known_lanes
 from holdfast.errors import BadArguments, ConfigError, KeyConflict, UnknownTask
 from tests.support.wait_until import wait_until
 
@@ -214,7 +214,7 @@ def test_a_saturated_worker_waits_for_more_free_slots(app, monkeypatch, soon):
 
 @pytest.fixture
 def few_lanes_per_claim(monkeypatch):
-    monkeypatch.setattr(claimer, "MAX_CLAIM_LANES", 3)
+    monkeypatch.setattr(known_lanes, "MAX_CLAIM_LANES", 3)
 
 
 def test_order_holds_across_more_lanes_than_a_claim_looks_into(app, noting, ledger, few_lanes_per_claim):
@@ -269,10 +269,10 @@ def test_tasks_of_every_kind_get_their_turn_among_many_lanes(app, ledger, few_la
 
 def test_claims_look_only_into_lanes_with_ready_runs_if_there_are_very_many(app, noting):
     """Claims from 20,000 lanes, invented by a client, took PostgreSQL from 2,012 to 41 jobs per second."""
-    ids = app.store.lanes.ids([(f"invented {n}", "note") for n in range(2 * claimer.MAX_CLAIM_LANES)])
+    ids = app.store.lanes.ids([(f"invented {n}", "note") for n in range(2 * known_lanes.MAX_CLAIM_LANES)])
     noting.options(queue="invented 7").enqueue("a")
     noting.options(queue="invented 400", priority=1).enqueue("b")
-    lanes = claimer.KnownLanes(app.store, app.registry, None)
+    lanes = known_lanes.KnownLanes(app.store, app.registry, None)
     lanes.refresh()
     assert set(lanes.ordinary) == {ids["invented 7", "note"], ids["invented 400", "note"]}
-    assert len(lanes.tasks) == 2 * claimer.MAX_CLAIM_LANES
+    assert len(lanes.tasks) == 2 * known_lanes.MAX_CLAIM_LANES

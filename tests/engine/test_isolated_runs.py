@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.attempt import Session, WorkerState
-from holdfast.engine.loops.claimer import IsolatedRuns
+from holdfast.engine.loops.isolation import IsolatedRuns
 
 
 class FakeClaims:
@@ -28,22 +28,21 @@ class FakeClaims:
 @pytest.fixture
 def group(monkeypatch):
     """A worker that runs a group of one isolated run: the isolation, its state, its session, its claims."""
-    monkeypatch.setattr("holdfast.engine.loops.claimer.Attempt", fake_attempt)
-    monkeypatch.setattr("holdfast.engine.loops.claimer.load_history", lambda *_: None)
+    monkeypatch.setattr("holdfast.engine.loops.isolation.new_attempts", fake_attempts)
+    monkeypatch.setattr("holdfast.engine.loops.isolation.load_history", lambda *_: None)
     state, session, claims = WorkerState(), Session("worker", "{}"), FakeClaims()
     state.begin(session)
     runner: Any = SimpleNamespace(concurrency=10, busy_slots=0, residents=None, start=lambda _: True)
-    lanes: Any = SimpleNamespace(tasks={}, task_of=lambda _: None)
+    lanes: Any = SimpleNamespace(tasks={})
     isolation = IsolatedRuns(SimpleNamespace(claims=claims), state, runner, lanes, lease=60)  # type: ignore[arg-type]
     while not state.claimed() or isolation.has_reserved:
         isolation.advance(session)
     return isolation, state, session, claims
 
 
-def fake_attempt(claim: Any, _task: Any, session: str, isolated: bool) -> Any:
-    return SimpleNamespace(
-        claim=claim, session=session, isolated=isolated, stopped=False, abandoned=False, batched=False
-    )
+def fake_attempts(claims: Any, _tasks: Any, session: str, isolated: bool) -> list[Any]:
+    state: Any = {"session": session, "isolated": isolated, "stopped": False, "abandoned": False, "batched": False}
+    return [SimpleNamespace(claim=claim, **state) for claim in claims]
 
 
 def test_a_stopped_run_whose_end_is_not_durable_keeps_the_next_group_waiting(group):

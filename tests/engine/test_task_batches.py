@@ -180,7 +180,7 @@ def test_a_worker_that_stops_executes_the_batches_that_it_has_collected(app, cal
 
     with app.worker() as worker:
         runs = patient.enqueue_many([(1,), (2,)])
-        wait_until(lambda: len(worker._components.claimer._batches) == 2)
+        wait_until(lambda: len(worker._components.claimer.batches.collected) == 2)
     assert calls == [[1, 2]]
     assert {run.info().state for run in runs} == {"done"}
 

@@ -15,8 +15,9 @@ import msgspec
 
 from holdfast.control.run_replay import CannotCheck, ReadOnlyRunFactory, ReadOnlyServices, RunReplay, SkippingPlans
 from holdfast.control.workers import WorkerControl
-from holdfast.engine.durable.executor import Arguments, ReplayOutcome, missing_undos
+from holdfast.engine.durable.executor import Arguments
 from holdfast.engine.durable.history import RecordedHistory, renamed_to
+from holdfast.engine.durable.undo import ReplayOutcome, missing_undos
 from holdfast.errors import HoldfastError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.failure import describe_exception

@@ -19,10 +19,11 @@ import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.async_executor import AsyncExecutor
-from holdfast.engine.durable.executor import Arguments, ReplayOutcome
+from holdfast.engine.durable.executor import Arguments
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans, Plan, PlanExecutor
 from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.durable.undo import ReplayOutcome, replay_function
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import TaskError
@@ -363,4 +364,4 @@ class RunReplay:
         executor_class = SkippingAsyncExecutor if self._skipping else AsyncExecutor
         executor = executor_class(self._attempt, self.plans, self._services, asyncio.get_running_loop())
         self.unrecorded = executor.unrecorded
-        return await executor.replay_function(arguments)
+        return await replay_function(executor, arguments)

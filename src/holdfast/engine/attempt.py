@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -33,6 +33,7 @@ from holdfast.store.commands import LoadedHistory
 from holdfast.store.hooks import HOOKS
 from holdfast.store.rows import EndKind, EndState
 from holdfast.store.sessions import UNREACHABLE, WakeAddress
+from holdfast.task.fakes import active_fakes, fake_task
 from holdfast.task.machine import Machine, Transition
 from holdfast.task.scope import Scope, StopSignal
 from holdfast.task.task import Task
@@ -347,6 +348,24 @@ class Attempt(msgspec.Struct, eq=False):
             claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error), delay=decision.retry_in,
             failed=1, still_running=int(still_running),
         )  # fmt: skip
+
+
+def new_attempts(
+    claims: Iterable[Claim], tasks: Mapping[int, Task[..., Any]], session: str, *, isolated: bool = False
+) -> list[Attempt]:
+    """Create the attempts of claimed runs. `tasks`: those of their lanes, in whose place tests may put fakes.
+
+    Compensations are those of the task's own code.
+    """
+    return [
+        Attempt(
+            claim,
+            fake_task(tasks[claim.lane]) if active_fakes and claim.ending is None else tasks[claim.lane],
+            session,
+            isolated=isolated,
+        )
+        for claim in claims
+    ]
 
 
 def deadline_error() -> ErrorInfo:

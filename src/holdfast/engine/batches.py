@@ -1,18 +1,16 @@
 """Batches: one call of a task's function for several attempts, each of which ends on its own.
 
-The claimer collects claimed attempts in a `BatchCollector` until a batch is full or has waited long enough. The runner
-executes it as a `BatchCall`, which holds one slot.
+`loops/batch_claimer.py` collects claimed attempts until a batch is full or has waited long enough. The runner executes
+it as a `BatchCall`, which holds one slot.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
 from holdfast.errors import BatchFailed, TaskError
-from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import AttemptEnd
 from holdfast.task.scope import Scope, StopSignal
 
@@ -92,7 +90,7 @@ def batch_calls(attempts: Iterable[Attempt]) -> list[BatchCall]:
     """Group attempts into calls, by task and, if the task says so, by tenant."""
     groups: dict[object, list[Attempt]] = {}
     for attempt in attempts:
-        groups.setdefault(_group(attempt), []).append(attempt)
+        groups.setdefault(batch_group(attempt), []).append(attempt)
     calls = []
     for members in groups.values():
         batch = members[0].task.declaration.batch
@@ -102,52 +100,8 @@ def batch_calls(attempts: Iterable[Attempt]) -> list[BatchCall]:
     return calls
 
 
-def _group(attempt: Attempt) -> tuple[str, str | None]:
+def batch_group(attempt: Attempt) -> tuple[str, str | None]:
+    """Return the task, and the tenant if the task has batches by tenant."""
     batch = attempt.task.declaration.batch
     by_tenant = batch is not None and batch.by == "tenant"
     return attempt.task.name, attempt.claim.tenant if by_tenant else None
-
-
-class BatchCollector:
-    """Claimed attempts that wait for others of their batch. Used by the claimer only."""
-
-    def __init__(self) -> None:
-        self._groups: dict[object, list[Attempt]] = {}
-        self._due: dict[object, float] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
-
-    def count(self, lane: int) -> int:
-        """Return how many attempts of a lane wait."""
-        return sum(attempt.claim.lane == lane for group in self._groups.values() for attempt in group)
-
-    def add(self, attempts: Iterable[Attempt]) -> None:
-        for attempt in attempts:
-            group = _group(attempt)
-            batch = attempt.task.declaration.batch
-            assert batch is not None
-            self._groups.setdefault(group, []).append(attempt)
-            self._due.setdefault(group, time.monotonic() + batch.max_wait_micros / MICROS_PER_SECOND)
-
-    def take(self, session: str | None, *, everything: bool = False) -> list[Attempt] | None:
-        """Take a batch that is full or has waited long enough, or whose session has ended; None if there is none."""
-        now = time.monotonic()
-        for group, attempts in self._groups.items():
-            batch = attempts[0].task.declaration.batch
-            assert batch is not None
-            is_due = everything or len(attempts) >= batch.max_size or self._due[group] <= now
-            if not is_due and all(each.session == session and each.stop_reason is None for each in attempts):
-                continue
-            taken, left = attempts[: batch.max_size], attempts[batch.max_size :]
-            if left:
-                self._groups[group] = left
-                self._due[group] = now + batch.max_wait_micros / MICROS_PER_SECOND
-            else:
-                del self._groups[group], self._due[group]
-            return taken
-        return None
-
-    def seconds_left(self) -> float | None:
-        """Return how long the next batch waits; None if there is none."""
-        return max(min(self._due.values()) - time.monotonic(), 0.0) if self._due else None

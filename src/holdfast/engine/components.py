@@ -19,9 +19,10 @@ from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
-from holdfast.engine.loops.claimer import Claimer, KnownLanes
+from holdfast.engine.loops.claimer import Claimer
 from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import FreezeDetector, Heartbeat, LeaseGuard
+from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.loops.listener import CommitListener
 from holdfast.engine.loops.maintenance import Pruner, StatsAggregator
 from holdfast.engine.loops.recovery import RecoveryLoop
@@ -147,7 +148,7 @@ class WorkerComponents:
                 telemetry, self.lanes.queues, store.events.trace_context, self._gauges, store.queues.oldest_ready,
                 store.claims.waits,
             )  # fmt: skip
-            self.claimer.telemetry = self.committer.telemetry = self.telemetry
+            self.claimer.telemetry = self.claimer.batches.telemetry = self.committer.telemetry = self.telemetry
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop for user code."""

@@ -81,7 +81,7 @@ class Startup:
         for loop in components.background_loops:
             if not (drain and loop in components.clock_loops):
                 loop.start()
-        components.claimer.is_draining = drain
+        components.claimer.batches.is_draining = drain
         components.claimer.start()
         current_worker.reset(token)
 

@@ -8,14 +8,14 @@ context and cancels the run's tasks; whatever they raise counts as the suspensio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
 from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.durable.delivery import OrderedDelivery
+from holdfast.engine.durable.delivery import OrderedDelivery, WritesAhead
 from holdfast.engine.durable.enclosing_timeouts import (
     TimeoutTimer,
     enclosing_timeout_error,
@@ -26,24 +26,21 @@ from holdfast.engine.durable.enclosing_timeouts import (
 from holdfast.engine.durable.executor import (
     BUSY_SUSPEND_DELAY_S,
     MAX_WRITES_AHEAD,
+    QUIET_ITERATIONS,
     Arguments,
     Executor,
-    ReplayOutcome,
-    compensate,
-    fail_missing_undos,
     failed_end,
-    missing_undos,
     suspend_delay_s,
 )
 from holdfast.engine.durable.history import ChildOutcome
 from holdfast.engine.durable.plans import ChildRead, OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
+from holdfast.engine.durable.undo import undo
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import (
-    RUN_LOST,
     Checkpoint,
     Command,
     NewCheckpoint,
@@ -62,11 +59,6 @@ from holdfast.task.scope import current_scope
 
 MAX_KEPT_RESULT_CHARS = 64 * 1024
 """Larger results of children that aren't waited for yet are read from the database later."""
-QUIET_ITERATIONS = 20
-"""Iterations of the event loop without any activity before a run is suspended."""
-QUIET_CHECK_INTERVAL_S = 0.01
-MAX_QUIET_CHECKS = 50
-"""How many checks a function may do nothing after all its compensations are registered."""
 MAX_REJECTED_CALLS = 10_000
 """After this many calls on a closed context, the calling code is abandoned: it ignores its cancellation."""
 
@@ -78,39 +70,6 @@ class OpenWait(NamedTuple):
     read: Read | None
     future: asyncio.Future[Any]
     child: str | None = None
-
-
-class WritesAhead:
-    """The writes of one attempt that its code didn't wait for."""
-
-    __slots__ = ("_failure", "_waiters", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._failure: Exception | None = None
-        self._waiters: list[asyncio.Future[Any]] = []
-
-    def answered(self, result: WriteResult) -> None:
-        """Note the result of a write. If the run is lost, nobody is woken: user code is being cancelled."""
-        if result is RUN_LOST:
-            return
-        self.count -= 1
-        if isinstance(result, Exception) and self._failure is None:
-            self._failure = result
-        if not self.count:
-            waiters, self._waiters = self._waiters, []
-            for future in waiters:
-                if not future.done():
-                    future.set_result(None)
-
-    async def wait(self, new_future: Callable[[], asyncio.Future[Any]]) -> None:
-        """Wait until all are durable; raise the error of one that couldn't be written."""
-        while self.count:
-            self._waiters.append(future := new_future())
-            await future
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
 
 
 class AsyncExecutor(Executor):
@@ -167,7 +126,7 @@ class AsyncExecutor(Executor):
         attempt = self.current
         if attempt.claim.ending is not None:
             try:
-                return await self._undo(arguments)
+                return await undo(self, arguments)
             except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
                 return attempt.undo_interrupted(error)
         args, kwargs = arguments
@@ -195,54 +154,19 @@ class AsyncExecutor(Executor):
             end.drift = drift.to_json()
         return end
 
-    async def replay_function(self, arguments: Arguments) -> ReplayOutcome:
-        """Replay the recorded operations of the function, without performing anything new."""
-        args, kwargs = arguments
-        token = current_scope.set(self.current.body_scope())
-        try:
-            body = asyncio.ensure_future(self.current.signature.fn(Context(self), *args, **kwargs))
-        finally:
-            current_scope.reset(token)
-        try:
-            await self._wait_until_quiet(body)
-            ended = body.done()  # What it raises after this is a result of its cancellation.
-        finally:
-            self.close()
-            body.cancel()
-            await asyncio.wait([body])
-        error = None if body.cancelled() else body.exception()
-        return ReplayOutcome(ended, error if ended else None)
-
     @property
     def has_stopped(self) -> bool:
         """Whether a branch has stopped in a replay, at an unrecorded operation."""
         return bool(self.unrecorded)
 
-    async def _wait_until_quiet(self, body: asyncio.Future[Any]) -> None:
-        """Wait until the function has ended, or until all its branches have reached unrecorded operations.
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call of user code, write, read or outcome is under way."""
+        return self._started == self._finished and self._delivery.is_idle
 
-        If all compensations are registered, a branch that does something else isn't waited for.
-        """
-        quiet_checks = 0
-        while not body.done():
-            activity = self._activity
-            await asyncio.sleep(QUIET_CHECK_INTERVAL_S)
-            for _ in range(QUIET_ITERATIONS):
-                await asyncio.sleep(0)
-            is_quiet = self._activity == activity and self._started == self._finished and self._delivery.is_idle
-            quiet_checks = quiet_checks + 1 if is_quiet else 0
-            if quiet_checks and self.has_stopped:
-                return
-            is_undoing = self.current.claim.ending is not None
-            if quiet_checks > MAX_QUIET_CHECKS and is_undoing and not missing_undos(self.plans):
-                return
-
-    async def _undo(self, arguments: Arguments) -> AttemptEnd:
-        outcome = await self.replay_function(arguments)
-        if missing := missing_undos(self.plans):
-            return fail_missing_undos(self.current, missing)
-        self._closed = False  # The context accepts calls again, for the compensations.
-        return await compensate(self, outcome.error)
+    def reopen(self) -> None:
+        """Accept calls again, for the compensations after a replay."""
+        self._closed = False
 
     # Operations
 
@@ -275,7 +199,7 @@ class AsyncExecutor(Executor):
             raise asyncio.CancelledError("the run is suspended or has ended")
 
     @property
-    def _activity(self) -> int:
+    def activity(self) -> int:
         """A counter that changes with everything that happens in this run."""
         return self._started + self._finished + self._other_activity
 
@@ -606,10 +530,10 @@ class AsyncExecutor(Executor):
                 resumes=self._resumes,
                 outcomes=self.plans.history.last_number,
             )
-            self._loop.call_later(delay_s, self._suspend_if_quiet, self._activity, 0)
+            self._loop.call_later(delay_s, self._suspend_if_quiet, self.activity, 0)
 
     def _suspend_if_quiet(self, activity: int, iterations: int) -> None:
-        is_active = self._activity != activity or self._started != self._finished
+        is_active = self.activity != activity or self._started != self._finished
         if is_active or not self._open_waits or self._closed or self._is_resident:
             return
         if not self._delivery.is_idle:

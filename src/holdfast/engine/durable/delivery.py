@@ -8,14 +8,19 @@ replay must show it the same order, so outcomes are delivered one at a time:
 * While the function has several tasks, the event loop runs for some iterations before each outcome, counted from the
   previous outcome or request. So one outcome has all its consequences before the next is delivered, and a branch that
   takes a few iterations to its first request has made it. A function without branches isn't slowed down.
+
+`WritesAhead` counts writes whose outcome user code got before they were durable.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from holdfast.engine.write_queue import WriteResult
+from holdfast.store.commands import RUN_LOST
 
 ITERATIONS_BETWEEN_OUTCOMES = 25
 """Iterations of the event loop between two outcomes of concurrent branches; enough for nested groups to react."""
@@ -163,6 +168,39 @@ class OrderedDelivery:
         self.futures.discard(future)
         if not future.done():
             future.set_result(value)
+
+
+class WritesAhead:
+    """The writes of one attempt that its code didn't wait for."""
+
+    __slots__ = ("_failure", "_waiters", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._failure: Exception | None = None
+        self._waiters: list[asyncio.Future[Any]] = []
+
+    def answered(self, result: WriteResult) -> None:
+        """Note the result of a write. If the run is lost, nobody is woken: user code is being cancelled."""
+        if result is RUN_LOST:
+            return
+        self.count -= 1
+        if isinstance(result, Exception) and self._failure is None:
+            self._failure = result
+        if not self.count:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self, new_future: Callable[[], asyncio.Future[Any]]) -> None:
+        """Wait until all are durable; raise the error of one that couldn't be written."""
+        while self.count:
+            self._waiters.append(future := new_future())
+            await future
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
 
 def _ignore_exception(task: asyncio.Task[Any]) -> None:

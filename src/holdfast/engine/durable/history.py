@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -19,8 +19,14 @@ from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_digest, key_name
 from holdfast.policy.retry_decision import longest_retry_after
 from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
+from holdfast.store.module import CORRUPT_DATA
 from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+    from holdfast.engine.durable.resident import ResidentFunctions
+    from holdfast.store import Store
 
 ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
 ChildOutcome: TypeAlias = Sequence[Any]
@@ -309,3 +315,45 @@ def child_failure(child: str, end: ChildOutcome) -> RunFailed | RunCancelled:
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)
+
+
+# Loading
+
+
+def load_history(store: Store, attempts: Iterable[Attempt], residents: ResidentFunctions) -> None:
+    """Load the recorded history of durable functions that were claimed before: of resident ones, only the waits."""
+    again = [each for each in attempts if each.claim.fence > 1 and each.durable]
+    if not again:
+        return
+    for attempt in again:
+        attempt.resident = residents.take(attempt)
+    resident = [attempt for attempt in again if attempt.resident is not None]
+    replayed = [attempt for attempt in again if attempt.resident is None]
+    for some, load in ((resident, _load_waits), (replayed, _load_all)):
+        try:
+            _set_history(some, load(store, some))
+        except CORRUPT_DATA:  # of one of them: find out which
+            for attempt in some:
+                try:
+                    _set_history([attempt], load(store, [attempt]))
+                except CORRUPT_DATA as error:
+                    attempt.corrupt_history = PayloadError(f"the run's stored history is corrupt: {error}")
+
+
+def _load_all(store: Store, attempts: Sequence[Attempt]) -> dict[str, LoadedHistory]:
+    tenants = {each.claim.id: each.claim.tenant for each in attempts if each.claim.tenant is not None}
+    return store.journal.load(_run_keys(attempts), tenants=tenants) if attempts else {}
+
+
+def _load_waits(store: Store, attempts: Sequence[Attempt]) -> dict[str, LoadedHistory]:
+    return store.journal.load_waits(_run_keys(attempts)) if attempts else {}
+
+
+def _run_keys(attempts: Sequence[Attempt]) -> list[tuple[str, int]]:
+    return [(each.claim.id, each.claim.generation) for each in attempts]
+
+
+def _set_history(attempts: Sequence[Attempt], loaded: dict[str, LoadedHistory]) -> None:
+    for attempt in attempts:
+        attempt.loaded_history = loaded[attempt.claim.id]
+        attempt.corrupt_history = loaded[attempt.claim.id].unreadable

@@ -21,16 +21,13 @@ from holdfast.engine.durable.executor import (
     MAX_WRITES_AHEAD,
     Arguments,
     Executor,
-    ReplayOutcome,
-    compensate,
-    fail_missing_undos,
     failed_end,
-    missing_undos,
     suspend_delay_s,
 )
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.step_retry import FailedTry, RecordedTries, StepTimedOut
 from holdfast.engine.durable.steps import step_result
+from holdfast.engine.durable.undo import ReplayOutcome, compensate, fail_missing_undos, missing_undos
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult

@@ -1,0 +1,120 @@
+"""Claim runs of tasks with `batch=`: they wait here until a batch is full or has waited long enough.
+
+The runner executes a batch as one `BatchCall` (`engine/batches.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.engine.attempt import Attempt, Session, WorkerState, new_attempts
+from holdfast.engine.batches import batch_group
+from holdfast.engine.instrumentation import WorkerTelemetry
+from holdfast.engine.loops.known_lanes import KnownLanes
+from holdfast.engine.runner import Runner
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.store import Store
+from holdfast.task.task import Task
+
+
+class BatchCollector:
+    """Claimed attempts that wait for others of their batch."""
+
+    def __init__(self) -> None:
+        self.groups: dict[object, list[Attempt]] = {}
+        self._due: dict[object, float] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+    def count(self, lane: int) -> int:
+        """Return how many attempts of a lane wait."""
+        return sum(attempt.claim.lane == lane for group in self.groups.values() for attempt in group)
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            group = batch_group(attempt)
+            batch = attempt.task.declaration.batch
+            assert batch is not None
+            self.groups.setdefault(group, []).append(attempt)
+            self._due.setdefault(group, time.monotonic() + batch.max_wait_micros / MICROS_PER_SECOND)
+
+    def take(self, session: str | None, *, everything: bool = False) -> list[Attempt] | None:
+        """Take a batch that is full or has waited long enough, or whose session has ended; None if there is none."""
+        now = time.monotonic()
+        for group, attempts in self.groups.items():
+            batch = attempts[0].task.declaration.batch
+            assert batch is not None
+            is_due = everything or len(attempts) >= batch.max_size or self._due[group] <= now
+            if not is_due and all(each.session == session and each.stop_reason is None for each in attempts):
+                continue
+            taken, left = attempts[: batch.max_size], attempts[batch.max_size :]
+            if left:
+                self.groups[group] = left
+                self._due[group] = now + batch.max_wait_micros / MICROS_PER_SECOND
+            else:
+                del self.groups[group], self._due[group]
+            return taken
+        return None
+
+    def seconds_left(self) -> float:
+        """Return how long the next batch waits."""
+        return max(min(self._due.values()) - time.monotonic(), 0.0)
+
+
+class BatchClaimer:
+    """Claims runs for batches and starts those that are due. Used by the claimer, on its thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: WorkerState,
+        runner: Runner,
+        lanes: KnownLanes,
+        has_slot: Callable[[Task[..., Any]], bool],
+        start: Callable[[list[Attempt]], bool],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._runner = runner
+        self._lanes = lanes
+        self._has_slot = has_slot
+        self._start = start
+        self.telemetry: WorkerTelemetry | None = None
+        self.is_draining = False
+        """Whether a batch starts as soon as nothing more is ready for it."""
+        self.collected = BatchCollector()
+
+    def claim(self, session: Session) -> bool:
+        """Claim runs for batches and start those that are full; return whether there were any."""
+        found = 0
+        began = time.time_ns()
+        for lane in self._lanes.batched:
+            task = self._lanes.tasks[lane]
+            batch = task.declaration.batch
+            assert batch is not None
+            while self._has_slot(task) and (missing := batch.max_size - self.collected.count(lane)) > 0:
+                wanted = 1 << (missing - 1).bit_length()  # a size that one claim can have; the rest waits here
+                claims = self._store.claims
+                claim = claims.claim_limited if lane in self._lanes.limited else claims.claim
+                attempts = new_attempts(claim(session.id, [lane], wanted), self._lanes.tasks, session.id)
+                if not attempts or not self._state.add(session, attempts):
+                    break
+                if self.telemetry is not None:
+                    self.telemetry.claimed(attempts, began)
+                found += len(attempts)
+                self.collected.add(attempts)
+                self.start_due(session)
+        if not found and self.is_draining:
+            self.start_due(session, everything=True)
+        return bool(found)
+
+    def start_due(self, session: Session | None, *, everything: bool = False) -> None:
+        """Start the batches that are due, as long as slots are free; all of them if the worker stops."""
+        while session is None or self._runner.free_slots() > 0:
+            attempts = self.collected.take(None if session is None else session.id, everything=everything)
+            if attempts is None:
+                return
+            self._start(attempts)

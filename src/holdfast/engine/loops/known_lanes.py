@@ -1,0 +1,125 @@
+"""The lanes that a worker claims from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from holdfast.store import Claim, Store
+from holdfast.task.fakes import active_fakes, fake_remote_tasks
+from holdfast.task.registry import Registry
+from holdfast.task.task import Task
+
+MAX_CLAIM_LANES = 250
+"""A claim looks into each lane, so of more lanes than this it gets only those that have ready runs."""
+RECENT_CLAIM_S = 2.0
+"""A lane that gave runs within this time is claimed from without looking for ready runs first: its index entries of
+claimed runs, which remain until vacuum, would slow that down."""
+
+
+class KnownLanes:
+    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code.
+
+    There can be any number of lanes, most of them empty, such as a queue per customer. If they are many, claims get
+    those with ready runs, the most urgent first. A run in a lane that had none is found like one in a new lane: at once
+    by a worker that found nothing, and within a second by a busy one.
+    """
+
+    def __init__(self, store: Store, registry: Registry, queues: Collection[str] | None) -> None:
+        self._store = store
+        self._registry = registry
+        self._queues = None if queues is None else frozenset(queues)
+        self.tasks: dict[int, Task[..., Any]] = {}
+        self._claimable: list[int] = []
+        self._later: list[list[int]] = []  # more lanes with ready runs, in groups, the most urgent first
+        self._claimed_at: dict[int, float] = {}
+        self.ordinary: list[int] = []
+        self.processes: list[int] = []
+        self.batched: list[int] = []
+        self.threads: frozenset[int] = frozenset()
+        self.all_need_threads = False
+        """Whether all tasks of the code run in threads."""
+        self.limited: frozenset[int] = frozenset()
+        self.queues: dict[int, str] = {}
+        self.fair: dict[int, str] = {}
+        """The lanes of fair queues, and the queues."""
+        self.refreshed_at = 0.0
+        self.are_chosen = False
+        """Whether there are so many lanes that claims get only those with ready runs."""
+
+    def refresh(self) -> bool:
+        """Read all lanes from the database and return whether the lanes to claim from have changed."""
+        tasks = {**fake_remote_tasks(), **self._registry.names()} if active_fakes else self._registry.names()
+        all_lanes = self._store.lanes.refresh("claim")
+        known = {
+            lane: tasks[task]
+            for lane, (queue, task) in all_lanes.items()
+            if task in tasks and (self._queues is None or queue in self._queues)
+        }
+        self.refreshed_at = time.monotonic()
+        self.tasks = known
+        self.queues.update((lane, all_lanes[lane][0]) for lane in known)
+        self.fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
+        self.all_need_threads = bool(tasks) and all(task.uses_threads for task in tasks.values())
+        before = set(self._claimable)
+        self._set_claimable(self._choose_claimable())
+        return set(self._claimable) != before
+
+    def _set_claimable(self, lanes: list[int]) -> None:
+        self._claimable = lanes
+        self.limited = self._store.lanes.limited.intersection(lanes)
+        self.processes = [lane for lane in lanes if self.tasks[lane].declaration.run_in == "process"]
+        self.batched = [lane for lane in lanes if self.tasks[lane].declaration.batch is not None]
+        others = lanes if not self.batched else [lane for lane in lanes if lane not in self.batched]
+        self.ordinary = [lane for lane in others if self.tasks[lane].declaration.run_in != "process"]
+        self.threads = frozenset(lane for lane in others if self.tasks[lane].uses_threads)
+
+    def _choose_claimable(self) -> list[int]:
+        """Return the lanes to claim from: all, or of very many those with ready runs, the most urgent first."""
+        self._later = []
+        self.are_chosen = len(self.tasks) > MAX_CLAIM_LANES
+        if not self.are_chosen:
+            self._claimed_at.clear()
+            return list(self.tasks)
+        self._claimed_at = {
+            lane: at
+            for lane, at in self._claimed_at.items()
+            if at > self.refreshed_at - RECENT_CLAIM_S and lane in self.tasks
+        }
+        ready = self._store.claims.ready_lanes(skip=self._claimed_at)
+        found = [*self._claimed_at, *(lane for lane in ready if lane in self.tasks)]
+        if len(found) <= MAX_CLAIM_LANES:
+            return found
+        groups: dict[object, list[int]] = {}  # which don't compete for the same slots, or can't be compared
+        for lane in self._store.claims.by_urgency(found):
+            groups.setdefault((self.fair.get(lane), self.tasks[lane].declaration.run_in), []).append(lane)
+        self._later = list(groups.values())
+        return self._next_lanes()
+
+    def _next_lanes(self) -> list[int]:
+        """Take the most urgent lanes of each group."""
+        lanes = [lane for group in self._later for lane in group[:MAX_CLAIM_LANES]]
+        self._later = [rest for group in self._later if (rest := group[MAX_CLAIM_LANES:])]
+        return lanes
+
+    def record_claims(self, claims: Collection[Claim], wanted: int) -> None:
+        """Remember which of the chosen lanes gave runs. If they gave less than wanted, claim from the next ones."""
+        self._claimed_at.update(dict.fromkeys((claim.lane for claim in claims), time.monotonic()))
+        if self._later and len(claims) < wanted:
+            self._set_claimable(self._next_lanes())
+
+    @property
+    def has_plain_order(self) -> bool:
+        """Whether one claim without limits can serve all lanes."""
+        return not (self.limited or self.processes or self.batched or self.fair)
+
+    def by_fair_queue(self, lanes: Iterable[int]) -> list[list[int]]:
+        """Group lanes so that the turns of runs can be compared within a group.
+
+        Each fair queue numbers its own turns and forms a group; all other lanes form one group.
+        """
+        groups: dict[str | None, list[int]] = {}
+        for lane in lanes:
+            groups.setdefault(self.fair.get(lane), []).append(lane)
+        return list(groups.values())
