@@ -164,7 +164,7 @@ def test_all_waiters_share_one_listener(app, work, other, no_polling, notified, 
     futures = [threads.submit(run.result, FOREVER) for run in runs[:6]]
     futures += [threads.submit(asyncio.run, wait_for_two(n)) for n in (6, 8, 10)]
     wait_until(
-        lambda: waiter_of(app) in notified and (len(waiter_of(app)._pollers), len(waiter_of(app)._threads)) == (3, 6)
+        lambda: waiter_of(app) in notified and (len(waiter_of(app)._pollers), len(waiter_of(app).callers)) == (3, 6)
     )
     assert len(listening_threads()) == 1
     assert (connections(app), rows(app)) == (is_postgres(app),) * 2
@@ -178,7 +178,7 @@ def test_only_threads_whose_runs_ended_are_woken(app, work, other, no_polling, n
     monkeypatch.setattr(results.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
     runs = work.enqueue_many([(1,), (2,)])
     futures = [threads.submit(run.result, FOREVER) for run in runs]
-    wait_until(lambda: waiter_of(app) in notified and len(waiter_of(app)._threads) == 2)
+    wait_until(lambda: waiter_of(app) in notified and len(waiter_of(app).callers) == 2)
     other.get_run(runs[1].id).cancel()
     with pytest.raises(RunCancelled):
         futures[1].result(60)
@@ -298,7 +298,7 @@ def test_an_interrupt_ends_a_wait_at_once(app, work, no_polling, notified):
     with pytest.raises(KeyboardInterrupt):
         work.enqueue(1).result(60)
     interrupting.join()
-    assert not waiter_of(app)._threads
+    assert not waiter_of(app).callers
 
 
 def test_a_failing_listener_raises_no_error_and_polling_continues(app, work, other, threads, monkeypatch):

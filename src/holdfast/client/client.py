@@ -6,7 +6,7 @@ Blocking; the `a…` methods of the public API call it in a thread. Creating run
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 from uuid import UUID
 
@@ -55,8 +55,9 @@ class Client:
         self.creator.bind(store)
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
-        self.streams = RunStreams(store)
+        self.streams = RunStreams(store, self.results.waiter)
         self.decode_result = self.results.decode_result
+        self.wake_result_waiters = self.results.waiter.on_local_ends
         self.wake_followers = self.streams.followers.on_local_writes
 
     def bind(self, store: Store) -> None:
@@ -76,11 +77,6 @@ class Client:
         self.streams.followers.close()
 
     # Services for the engine
-
-    def wake_result_waiters(self, runs: Sequence[str]) -> None:
-        """Wake the callers in this process that wait for these runs or follow them."""
-        self.results.waiter.on_local_ends(runs)
-        self.wake_followers(runs)
 
     def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:
         """Build the row of a child of a run of this tenant."""

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from holdfast.client.completion_listener import CompletionListenerLoop, rest_after
@@ -195,6 +195,15 @@ class LoopPoller:
         return pause
 
 
+class WaitingCaller(Protocol):
+    """A caller that waits for a run: a thread, or the follower of a stream."""
+
+    id: str
+
+    def wake(self) -> None:
+        """Make it read the run again. From any thread."""
+
+
 class WaitingThread:
     """A thread that waits for a run. It polls itself and pauses in between."""
 
@@ -293,7 +302,8 @@ class ResultWaiter:
     def __init__(self, poll: Poll, listener: CompletionListener | None = None) -> None:
         self.poll = poll
         self._listener = listener
-        self._threads: set[WaitingThread] = set()
+        self.callers: set[WaitingCaller] = set()
+        """The callers that wait outside an event loop, or follow streams."""
         self._pollers: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # A loop keeps only weak references to its tasks.
         register_fork_hooks(self)
@@ -330,11 +340,11 @@ class ResultWaiter:
     def thread(self, id: UUID, timeout: Duration | None) -> Iterator[WaitingThread]:
         """Register the calling thread as waiting. Registered before its first poll, so it misses no notification."""
         thread = WaitingThread(id, PollBackoff(id, timeout), self)
-        self._threads.add(thread)
+        self.callers.add(thread)
         try:
             yield thread
         finally:
-            self._threads.discard(thread)
+            self.callers.discard(thread)
 
     def max_interval(self) -> float:
         """Return the longest interval between two polls, given whether a listener is active."""
@@ -347,25 +357,25 @@ class ResultWaiter:
             self._listener.request(pause, self.on_completion)
 
     def on_completion(self) -> None:
-        """Notify the loops, and wake the threads whose run has finished. Blocking."""
+        """Notify the loops, and wake the other callers whose run has finished. Blocking."""
         for loop, poller in list(self._pollers.items()):
             if not poller.notification_sent:
                 poller.notification_sent = True
                 with suppress(RuntimeError):  # The loop was closed.
                     loop.call_soon_threadsafe(poller.notify)
-        threads = list(self._threads)
-        if threads:
-            rows = self.poll({thread.id for thread in threads})
-            for thread in threads:
-                row = rows.get(thread.id)
+        callers = list(self.callers)
+        if callers:
+            rows = self.poll({caller.id for caller in callers})
+            for caller in callers:
+                row = rows.get(caller.id)
                 if row is None or row[0] in FINAL_STATES:
-                    thread.wake()
+                    caller.wake()
 
     def on_local_ends(self, runs: Collection[str]) -> None:
         """Wake the callers that wait for these runs, because a local worker has ended them. From any thread."""
-        for thread in list(self._threads):
-            if thread.id in runs:
-                thread.wake()
+        for caller in list(self.callers):
+            if caller.id in runs:
+                caller.wake()
         for loop, poller in list(self._pollers.items()):
             if any(run in poller.awaited for run in runs):
                 with suppress(RuntimeError):  # The loop was closed.
@@ -381,7 +391,7 @@ class ResultWaiter:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:  # The waiting threads and loops exist only in the parent.
-            self._threads, self._pollers = set(), {}
+            self.callers, self._pollers = set(), {}
 
 
 class Finished(NamedTuple):
@@ -439,8 +449,10 @@ class RunResults:
         if state == "done" and kind == "graph":
             return Finished(self.reader.graph_result(str(id), options))
         if state == "done":
-            text = self._store.payloads.unpack(result, PayloadContext("result", tenant, str(id)))
-            return Finished(self.decode_result(task, text))
+            payloads = self._store.payloads
+            if result[:1] == "~" or payloads.rejects_plain:
+                result = payloads.unpack(result, PayloadContext("result", tenant, str(id)))
+            return Finished(self._registry.decode_result(task, result))
         info = error_from_json(error) if error else ErrorInfo("error", state, "")
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)

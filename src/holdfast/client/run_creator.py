@@ -198,7 +198,8 @@ class RunCreator:
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
         )
-        keep = self._keep.of_run(tenant, declared.keep)
+        rules = self._keep
+        keep = rules.of_run(tenant, declared.keep) if rules.by_tenant else declared.keep or rules.default
         digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
             id=id,

@@ -19,6 +19,7 @@ from holdfast.client.results import (
     MAX_POLL_INTERVAL_S,
     CompletionListener,
     PollBackoff,
+    ResultWaiter,
 )
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import RunNotFound
@@ -34,33 +35,39 @@ if TYPE_CHECKING:
 class Follower:
     """A caller that follows the stream of a run."""
 
-    __slots__ = ("after", "run", "wake")
+    __slots__ = ("_wake", "after", "id")
 
     def __init__(self, run: UUID, after: int, wake: Callable[[], None]) -> None:
-        self.run = str(run)
+        self.id = str(run)
         self.after = after
         """The number of the last chunk that it has read."""
-        self.wake = wake
-        """Makes it read again. From any thread."""
+        self._wake = wake
+
+    def wake(self) -> None:
+        """Make it read again. From any thread."""
+        self._wake()
 
 
 class StreamFollowers:
     """All followers of this process, and the listener that notifies them while they wait."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, waiter: ResultWaiter) -> None:
         self._store = store
+        self._waiter = waiter
         self._listener = CompletionListener(store, "chunks")
         self._followers: set[Follower] = set()
         register_fork_hooks(self)
 
     @contextmanager
     def add(self, follower: Follower) -> Iterator[None]:
-        """Wake this follower from now on. Added before its first read, so that it misses nothing."""
+        """Wake this follower from now on, also at the end of its run. Added before its first read to miss nothing."""
         self._followers.add(follower)
+        self._waiter.callers.add(follower)
         try:
             yield
         finally:
             self._followers.discard(follower)
+            self._waiter.callers.discard(follower)
 
     def pause(self, backoff: PollBackoff) -> float:
         """Return the seconds to the next poll, and listen for notifications if they are many."""
@@ -73,16 +80,16 @@ class StreamFollowers:
     def on_change(self) -> None:
         """Wake the followers whose run has written more or has ended. Blocking."""
         followers = list(self._followers)
-        ends = self._store.queries.stream_ends({follower.run for follower in followers})
+        ends = self._store.queries.stream_ends({follower.id for follower in followers})
         for follower in followers:
-            state, last = ends.get(follower.run, ("", 0))
+            state, last = ends.get(follower.id, ("", 0))
             if not state or state in FINAL_STATES or last > follower.after:
                 follower.wake()
 
     def on_local_writes(self, runs: Collection[str]) -> None:
         """Wake the followers of these runs, because a worker of this process has written chunks. From any thread."""
         for follower in list(self._followers):
-            if follower.run in runs:
+            if follower.id in runs:
                 follower.wake()
 
     def close(self) -> None:
@@ -100,9 +107,9 @@ class StreamFollowers:
 class RunStreams:
     """The streams of runs."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, waiter: ResultWaiter) -> None:
         self._store = store
-        self.followers = StreamFollowers(store)
+        self.followers = StreamFollowers(store, waiter)
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
         """Yield the chunks of a run as they are written, until it finishes."""

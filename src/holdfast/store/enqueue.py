@@ -183,7 +183,7 @@ class EnqueueStore(StoreModule):
         if not runs:
             return []
         lanes = self._lanes.for_runs(runs)
-        if any(not run.is_plain for run in runs):
+        if not all(map(_is_plain, runs)):
             return self._create_named(runs, lanes)
         try:
             self._insert_plain("add_new_runs" if self._context.on_postgres else "add_runs", runs, lanes)
@@ -277,6 +277,13 @@ class EnqueueStore(StoreModule):
             raise
         yield "release_enqueue", {}
         return ids
+
+
+def _is_plain(run: NewRun) -> bool:
+    """Return whether a plain insert creates it: without names, turns, metadata, or a time by which it has to start."""
+    has_name = not (run.key is None and run.unique is None and run.debounce is None)
+    has_start_limit = not (run.start_in is None and run.start_by_at is None)
+    return not (has_name or has_start_limit) and run.fair is None and run.metadata is None
 
 
 def _refuse_cancel(runs: Iterable[NewRun]) -> None:

@@ -58,15 +58,6 @@ class NewRun(msgspec.Struct):
     """How long the idempotency key is used."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a plain insert creates it: without names, turns, metadata, or a time by which it has to start."""
-        return not self.has_name and self.fair is None and self.metadata is None and not self.has_start_limit
-
-    @property
-    def has_start_limit(self) -> bool:
-        return self.start_in is not None or self.start_by_at is not None
-
-    @property
     def has_name(self) -> bool:
         """Whether another run may stand for it, by an idempotency key, a unique name or a debounce name."""
         return self.key is not None or self.unique is not None or self.debounce is not None
