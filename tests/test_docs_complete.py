@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Context, Graph, Holdfast, Retry, errors
 from holdfast.model.history import KINDS
 from holdfast.task.options import _CHECKS as CALL_OPTIONS
-from holdfast.task.options import TaskSettings
+from holdfast.task.options import MachineSettings, TaskSettings
 from holdfast.task.schedule_registry import ScheduleSettings
 from holdfast.web import dashboard
 
@@ -67,7 +67,7 @@ def test_the_settings_of_a_machine_are_all_told_below_those_of_a_task():
     (told,) = [
         part for part in section("settings.md", "`@app.task(…)`").split("\n\n") if part.startswith("`app.machine")
     ]
-    assert names_in(told) == parameters(Holdfast.machine) - {"states", "name"}
+    assert names_in(told) == {"history", *MachineSettings.__annotations__}
 
 
 def _schedule(name: str, task: object, *, args: tuple[object, ...] = (), **settings: object) -> None: ...

@@ -72,7 +72,7 @@ from holdfast.task.context import Context
 from holdfast.task.graph import Graph, OnTimeout
 from holdfast.task.hooks import HookTask, HookTasks
 from holdfast.task.machine import After, Done, Machine, State
-from holdfast.task.options import RunIn, TaskDefaults, TaskSettings
+from holdfast.task.options import MachineSettings, RunIn, TaskDefaults, TaskSettings
 from holdfast.task.schedule_registry import Overlap, ScheduleSettings
 from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
@@ -122,6 +122,7 @@ __all__ = [
     "LastRun",
     "LeaseLost",
     "Machine",
+    "MachineSettings",
     "MessageNotFound",
     "Middleware",
     "Node",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast.client.handle import Run
@@ -17,20 +17,17 @@ from holdfast.engine.middleware import Middleware, check_middleware
 from holdfast.errors import ConfigError
 from holdfast.model.batch import Batch
 from holdfast.model.blocking_calls import run_in_thread
-from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.clock import Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.model.keep import Keep, KeepRules
-from holdfast.model.names import check_name, check_queue, counted, import_name
+from holdfast.model.names import check_name, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
-from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
-from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
-from holdfast.task.hooks import HookTasks
 from holdfast.task.machine import Machine, State
-from holdfast.task.options import RunIn, TaskDefaults, TaskSettings
+from holdfast.task.options import CommonTaskSettings, MachineSettings, TaskDefaults, TaskSettings, check_known
 from holdfast.task.registry import (
     BatchDecorator,
     Registry,
@@ -40,7 +37,7 @@ from holdfast.task.registry import (
     register_task,
     remote_task,
 )
-from holdfast.task.schedule_registry import Overlap, Poll, ScheduleRegistry
+from holdfast.task.schedule_registry import Poll, ScheduleRegistry, ScheduleSettings, SlotSettings
 from holdfast.task.scope import reject_in_event_loop
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Takes0, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
@@ -60,8 +57,6 @@ F = TypeVar("F", bound=Poll)
 
 DEFAULT_KEEP = Keep()
 DEFAULT_URL = "sqlite:///holdfast.db"
-MIN_LEASE_S = 0.5
-MAX_CONCURRENCY = 10_000
 TRIGGER_TIMEOUT_S = 60
 
 
@@ -178,22 +173,10 @@ class Holdfast:
         self,
         *,
         name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        run_in: RunIn | None = None,
-        limits: Sequence[str] = (),
-        max_crashes: int = 3,
-        keep: Keep | Duration | None = None,
         memory: int | None = None,
         receives: Mapping[str, Any] | None = None,
-        on_success: HookTasks | None = None,
-        on_failure: HookTasks | None = None,
-        on_end: HookTasks | None = None,
         defaults: TaskDefaults | None = None,
+        **settings: Unpack[CommonTaskSettings],
     ) -> TaskDecorator: ...
     @overload
     def task(
@@ -201,20 +184,8 @@ class Holdfast:
         *,
         batch: Batch,
         name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        run_in: RunIn | None = None,
-        limits: Sequence[str] = (),
-        max_crashes: int = 3,
-        keep: Keep | Duration | None = None,
-        on_success: HookTasks | None = None,
-        on_failure: HookTasks | None = None,
-        on_end: HookTasks | None = None,
         defaults: TaskDefaults | None = None,
+        **settings: Unpack[CommonTaskSettings],
     ) -> BatchDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…)`.
@@ -225,14 +196,14 @@ class Holdfast:
         Args:
             name: The task's name. Defaults to `module.function`.
             aliases: Former names under which stored runs may still exist.
-            queue: The queue of its runs.
-            priority: Runs with a higher priority are claimed first.
+            queue: The queue of its runs. Defaults to `"default"`.
+            priority: Runs with a higher priority are claimed first. Defaults to 0.
             retry: When to retry a failed attempt. Defaults to `Retry()`.
             timeout: The limit for one attempt.
             deadline: The limit for the whole run, from its creation.
             run_in: `"loop"` (async functions), `"thread"` (plain functions) or `"process"` (CPU-bound plain functions).
             limits: Names of limits declared with `app.limit`.
-            max_crashes: How often the run may crash its worker before it fails.
+            max_crashes: How often the run may crash its worker before it fails. Defaults to 3.
             keep: How long finished runs are kept: a `Keep`, or one duration for all.
             memory: The memory limit in bytes of a task with `run_in="process"`.
             receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
@@ -243,9 +214,7 @@ class Holdfast:
             defaults: Settings that the task shares with others. What is given here takes precedence.
             batch: Collect runs into one call: the function takes a list with the argument of each run.
         """
-        known = ("name", "defaults", *TaskSettings.__annotations__)
-        for unknown in settings.keys() - set(known):
-            raise ConfigError(f"@app.task: unknown setting {unknown!r}; the settings are {', '.join(known)}")
+        check_known(settings, ("name", "defaults", *TaskSettings.__annotations__), "@app.task")
         if (defaults := settings.pop("defaults", None)) is not None:
             if not isinstance(defaults, TaskDefaults):
                 raise ConfigError(f"@app.task: defaults must be a TaskDefaults, not {type(defaults).__name__}")
@@ -255,26 +224,9 @@ class Holdfast:
         return lambda fn: register_task(fn, enqueuer=self._client.creator, registry=self.registry, **settings)
 
     def machine(
-        self,
-        name: str,
-        *states: type[S],
-        aliases: Sequence[str] = (),
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        limits: Sequence[str] = (),
-        max_crashes: int = 3,
-        keep: Keep | Duration | None = None,
-        on_success: HookTasks | None = None,
-        on_failure: HookTasks | None = None,
-        on_end: HookTasks | None = None,
-        history: int | None = 1000,
+        self, name: str, *states: type[S], history: int | None = 1000, **settings: Unpack[MachineSettings]
     ) -> Machine[S]:
         """Register a state machine.
-
-        The other settings are those of `task`.
 
         Args:
             name: The machine's name.
@@ -282,6 +234,7 @@ class Holdfast:
             retry: When to retry a failed attempt, for states without a `retry` of their own.
             timeout: The limit for one attempt, for states without a `timeout` of their own.
             history: How many transitions of a run its history keeps. None keeps all.
+            **settings: The other settings are those of `task`, except `run_in`, `memory`, `receives` and `batch`.
 
         Example:
             ```python
@@ -289,11 +242,9 @@ class Holdfast:
             subscription.enqueue(Trial(customer="ada"))
             ```
         """
-        return register_machine(
-            name, states, enqueuer=self._client.creator, registry=self.registry, history=history, queue=queue,
-            aliases=aliases, priority=priority, retry=retry, timeout=timeout, deadline=deadline, limits=limits,
-            max_crashes=max_crashes, keep=keep, on_success=on_success, on_failure=on_failure, on_end=on_end,
-        )  # fmt: skip
+        check_known(settings, MachineSettings.__annotations__, "app.machine")
+        enqueuer = self._client.creator
+        return register_machine(name, states, enqueuer=enqueuer, registry=self.registry, history=history, **settings)
 
     def limit(
         self,
@@ -341,11 +292,7 @@ class Holdfast:
         *,
         cron: str,
         tz: str = "UTC",
-        catch_up: CatchUp = "skip",
-        start: datetime | None = None,
-        end: datetime | None = None,
-        jitter: Duration = 0,
-        overlap: Overlap = "allow",
+        **settings: Unpack[SlotSettings],
     ) -> None: ...
     @overload
     def schedule(
@@ -355,11 +302,7 @@ class Holdfast:
         /,
         *,
         every: Duration,
-        catch_up: CatchUp = "skip",
-        start: datetime | None = None,
-        end: datetime | None = None,
-        jitter: Duration = 0,
-        overlap: Overlap = "allow",
+        **settings: Unpack[SlotSettings],
     ) -> None: ...
     @overload
     def schedule(
@@ -369,14 +312,7 @@ class Holdfast:
         /,
         *,
         args: tuple[Any, ...],
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        catch_up: CatchUp = "skip",
-        start: datetime | None = None,
-        end: datetime | None = None,
-        jitter: Duration = 0,
-        overlap: Overlap = "allow",
+        **settings: Unpack[ScheduleSettings],
     ) -> None: ...
     @overload
     def schedule(
@@ -384,15 +320,7 @@ class Holdfast:
         name: str,
         graph: Callable[[], Graph] | Callable[[datetime], Graph],
         /,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        catch_up: CatchUp = "skip",
-        start: datetime | None = None,
-        end: datetime | None = None,
-        jitter: Duration = 0,
-        overlap: Overlap = "allow",
+        **settings: Unpack[ScheduleSettings],
     ) -> None: ...
     def schedule(self, name: str, task: Any, /, **settings: Any) -> None:
         """Declare a schedule, which creates a run at every slot. Workers store it when they start.
@@ -405,13 +333,14 @@ class Holdfast:
             args: The arguments, if `task` is a task.
             cron: A cron expression, like `"0 3 * * *"`. Give either `cron` or `every`.
             every: An interval of at least one second.
-            tz: The time zone of the cron expression.
-            catch_up: What happens to slots missed while no worker ran: `"skip"`, `"latest"` or `"all"`.
+            tz: The time zone of the cron expression. Defaults to UTC.
+            catch_up: What happens to slots missed while no worker ran: `"skip"` (the default), `"latest"` or `"all"`.
             start: No slot before this time.
             end: No slot after this time.
             jitter: Delay each run by a random time up to this duration.
-            overlap: What happens while the previous run is unfinished: `"allow"` creates another run, `"skip"` none,
-                `"buffer_one"` one when the previous run has ended, and `"cancel_running"` cancels that run first.
+            overlap: What happens while the previous run is unfinished: `"allow"` (the default) creates another run,
+                `"skip"` none, `"buffer_one"` one when the previous run has ended, and `"cancel_running"` cancels that
+                run first.
         """
         if not isinstance(task, Task | Request) and callable(task):
             task = register_graph_task(task, self._client.creator, self.registry)
@@ -649,17 +578,17 @@ class Holdfast:
         from holdfast.engine.components import WorkerComponents, WorkerSettings
         from holdfast.engine.worker import Worker
 
-        settings = WorkerSettings(
-            queues=_checked_queues(queues),
-            concurrency=_checked_slots(concurrency, "concurrency"),
-            threads=_checked_slots(threads, "threads"),
-            lease=_checked_lease(lease),
-            grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
+        settings = WorkerSettings.checked(
+            queues=queues,
+            concurrency=concurrency,
+            threads=threads,
+            lease=lease,
+            grace=grace,
             keep_events=self._keep_events,
             keep_keys=self._keep_keys,
             wait_for_database=wait_for_database,
-            max_resident=_checked_count(max_resident, "max_resident"),
-            max_resident_bytes=_checked_count(max_resident_bytes, "max_resident_bytes"),
+            max_resident=max_resident,
+            max_resident_bytes=max_resident_bytes,
         )
         client = self._client
         components = WorkerComponents(
@@ -746,30 +675,3 @@ def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
                 f"enqueue_many: item {at} must be a request, not {type(request).__name__}; use task.request(…)"
             )
     return checked
-
-
-def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    if queues is None:
-        return None
-    if isinstance(queues, str) or not queues:
-        raise ConfigError(f"queues must be a list of names, or None for all queues, not {queues!r}")
-    return tuple(check_queue(queue, "a queue") for queue in queues)
-
-
-def _checked_slots(slots: int, name: str) -> int:
-    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= MAX_CONCURRENCY:
-        raise ConfigError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY:,}, not {slots!r}")
-    return slots
-
-
-def _checked_count(count: int, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ConfigError(f"{name} must be an integer of at least 0, not {count!r}")
-    return count
-
-
-def _checked_lease(lease: Duration) -> float:
-    seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
-    if seconds < MIN_LEASE_S:
-        raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, not {seconds:g} s")
-    return seconds

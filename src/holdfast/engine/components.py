@@ -35,7 +35,9 @@ from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import WriteQueue
-from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.errors import ConfigError
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.names import check_queue
 from holdfast.store import Store
 from holdfast.store.commands import NewCheckpoint
 from holdfast.store.sessions import WakeAddress
@@ -43,6 +45,8 @@ from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
 
+MIN_LEASE_S = 0.5
+MAX_CONCURRENCY = 10_000
 MAX_REPORTED_TASKS = 1000
 """How many task names a worker stores in its session row."""
 
@@ -61,6 +65,53 @@ class WorkerSettings:
     wait_for_database: bool = False
     max_resident: int = 1000
     max_resident_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        queues: Sequence[str] | None,
+        concurrency: int,
+        threads: int,
+        lease: Duration,
+        grace: Duration,
+        max_resident: int,
+        max_resident_bytes: int,
+        **others: Any,
+    ) -> WorkerSettings:
+        """Check settings as they are written in code. Raises ConfigError."""
+        return cls(
+            queues=_checked_queues(queues),
+            concurrency=_checked_int(concurrency, "concurrency", 1, MAX_CONCURRENCY),
+            threads=_checked_int(threads, "threads", 1, MAX_CONCURRENCY),
+            lease=_checked_lease(lease),
+            grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
+            max_resident=_checked_int(max_resident, "max_resident", 0),
+            max_resident_bytes=_checked_int(max_resident_bytes, "max_resident_bytes", 0),
+            **others,
+        )
+
+
+def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str) or not queues:
+        raise ConfigError(f"queues must be a list of names, or None for all queues, not {queues!r}")
+    return tuple(check_queue(queue, "a queue") for queue in queues)
+
+
+def _checked_int(value: int, name: str, least: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+        raise ConfigError(f"{name} must be an integer {allowed}, not {value!r}")
+    return value
+
+
+def _checked_lease(lease: Duration) -> float:
+    seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
+    if seconds < MIN_LEASE_S:
+        raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, not {seconds:g} s")
+    return seconds
 
 
 class WorkerComponents:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
@@ -112,8 +112,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     batch: Batch | None = None
 
 
-class TaskSettings(TypedDict, total=False):
-    """The keyword arguments of `@app.task(…)` besides the name."""
+class MachineSettings(TypedDict, total=False):
+    """The settings that machines and tasks have in common."""
 
     aliases: Sequence[str]
     queue: str
@@ -121,15 +121,25 @@ class TaskSettings(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration | None
     deadline: Duration | None
-    run_in: RunIn | None
     limits: Sequence[str]
     max_crashes: int
     keep: Keep | Duration | None
-    memory: int | None
-    receives: Mapping[str, Any] | None
     on_success: HookTasks | None
     on_failure: HookTasks | None
     on_end: HookTasks | None
+
+
+class CommonTaskSettings(MachineSettings, total=False):
+    """The settings that all tasks have in common, those with `batch=` included."""
+
+    run_in: RunIn | None
+
+
+class TaskSettings(CommonTaskSettings, total=False):
+    """The keyword arguments of `@app.task(…)` besides the name."""
+
+    memory: int | None
+    receives: Mapping[str, Any] | None
     batch: Batch | None
 
 
@@ -148,13 +158,17 @@ class TaskDefaults:
     __slots__ = ("settings",)
 
     def __init__(self, **settings: Unpack[TaskSettings]) -> None:
-        known = set(TaskSettings.__annotations__) - {"aliases"}
-        for unknown in settings.keys() - known:
-            raise ConfigError(f"TaskDefaults: unknown setting {unknown!r}; the settings are {', '.join(sorted(known))}")
+        check_known(settings, sorted(TaskSettings.__annotations__.keys() - {"aliases"}), "TaskDefaults")
         self.settings: TaskSettings = settings
 
     def __repr__(self) -> str:
         return f"TaskDefaults({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"
+
+
+def check_known(settings: Mapping[str, object], known: Collection[str], what: str) -> None:
+    """Raise ConfigError for a setting that doesn't exist."""
+    for unknown in settings.keys() - set(known):
+        raise ConfigError(f"{what}: unknown setting {unknown!r}; the settings are {', '.join(known)}")
 
 
 def check_declaration(

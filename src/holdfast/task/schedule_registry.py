@@ -90,17 +90,22 @@ class ScheduleRegistry:
         self.triggers[name] = new
 
 
-class ScheduleSettings(TypedDict, total=False):
-    """When a schedule creates runs, as it is written in code."""
+class SlotSettings(TypedDict, total=False):
+    """Which slots of a schedule create runs, and when."""
 
-    cron: str | None
-    every: Duration | None
-    tz: str
     catch_up: CatchUp
     start: datetime | None
     end: datetime | None
     jitter: Duration
     overlap: Overlap
+
+
+class ScheduleSettings(SlotSettings, total=False):
+    """When a schedule creates runs, as it is written in code."""
+
+    cron: str | None
+    every: Duration | None
+    tz: str
 
 
 class ScheduleTiming(NamedTuple):
@@ -116,7 +121,7 @@ def checked_settings(name: str, settings: ScheduleSettings) -> ScheduleTiming:
     """Check the settings of a schedule. Raises ConfigError if one is invalid or unknown."""
     where = f"schedule {check_name(name, 'the name of a schedule')}"
     for unknown in settings.keys() - ScheduleSettings.__annotations__.keys():
-        known = ", ".join(["args", *ScheduleSettings.__annotations__])
+        known = ", ".join(["args", "cron", "every", "tz", *SlotSettings.__annotations__])
         raise ConfigError(f"{where}: unknown setting {unknown!r}; the settings are {known}")
     timing = _timing(
         where,
