@@ -111,3 +111,86 @@ def test_a_busy_worker_turns_notifications_off(app, monkeypatch):
             run.result(timeout=30)
         assert idle.wait(30)
     assert said[:3] == [True, False, True]
+
+
+@pytest.fixture
+def idle_claimer(app, monkeypatch):
+    """Return the claimer of an idle worker, without its thread: only the test starts its rounds. A job is ready."""
+
+    @app.task(name="job")
+    async def job() -> None: ...
+
+    job.options(delay=3600).enqueue()  # so that the worker knows the lane
+    monkeypatch.setattr(claimer.Claimer, "start", lambda _: None)
+    worker = app.worker()
+    with worker:
+        found = worker._components.claimer
+        while found.tick() < claimer.POLL_INTERVAL_S / 2:
+            pass
+        job.enqueue()
+        yield found
+
+
+def test_slots_freed_while_most_are_free_cause_no_claim(idle_claimer, monkeypatch):
+    """The job may end before the round that started it."""
+    test_thread, woken = threading.get_ident(), []
+    monkeypatch.setattr(idle_claimer, "wake", lambda: woken.append(threading.get_ident()))
+    start = idle_claimer._runner.start
+
+    def start_and_end(attempts):
+        idle_claimer.slot_freed()
+        return start(attempts)
+
+    monkeypatch.setattr(idle_claimer._runner, "start", start_and_end)
+    assert idle_claimer.tick() == claimer.QUIET_PAUSE_S
+    idle_claimer.slot_freed()
+    assert test_thread not in woken
+
+
+def test_a_slot_freed_while_none_was_free_causes_a_claim(idle_claimer, monkeypatch):
+    woken = []
+    monkeypatch.setattr(idle_claimer, "wake", lambda: woken.append(threading.get_ident()))
+
+    def no_slots():
+        idle_claimer.slot_freed()  # after it was counted
+        return 0, 100
+
+    monkeypatch.setattr(idle_claimer, "_slots", no_slots)
+    assert idle_claimer.tick() == claimer.UNTIL_WOKEN_S
+    assert threading.get_ident() in woken
+
+
+def test_a_round_after_a_quiet_claim_only_reads(app, idle_claimer, monkeypatch):
+    assert idle_claimer.tick() == claimer.QUIET_PAUSE_S
+    monkeypatch.setattr(app.store.claims, "claim", lambda *_: pytest.fail("claimed"))
+    idle_claimer._is_timed_out = True
+    assert idle_claimer.tick() == claimer.POLL_INTERVAL_S
+    assert idle_claimer.empty_rounds == 1
+
+
+def test_a_commit_beside_a_claim_tells_whether_runs_are_left_ready(app, idle_claimer, monkeypatch):
+    monkeypatch.setattr(claimer, "MAX_COMMIT_CLAIM_WAIT_S", 0.0)
+    session = idle_claimer._state.session
+    with idle_claimer._claiming:
+        claim = idle_claimer.begin_commit_claim(session.id)
+    for ready, is_complete in ((0, True), (1, False)):
+
+        def work(tx, ready=ready):
+            tx.ready_runs += ready
+            claim(tx)
+
+        app.store.claims._transaction("commit", work)
+        assert (claim.claims, claim.is_complete) == ([], is_complete)
+    idle_claimer.end_commit_claim(claim, is_committed=True)
+    assert not idle_claimer._claiming.locked()
+
+
+def test_timers_are_woken_after_the_claim_that_a_notification_asks_for(app, idle_claimer, monkeypatch):
+    """They share a connection with the claim, which must not wait for them."""
+    calls = []
+    claim = app.store.claims.claim
+    monkeypatch.setattr(app.store.claims, "claim", lambda *given: calls.append("claim") or claim(*given))
+    monkeypatch.setattr(idle_claimer, "on_notified", lambda: calls.append("timers"))
+    idle_claimer.notified()
+    idle_claimer.tick()
+    assert calls == ["claim", "timers"]

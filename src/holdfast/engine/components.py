@@ -184,6 +184,7 @@ class WorkerComponents:
         self.timers = TimerLoop(
             store, self._runs_became_ready, self.failures.notify, lambda: claimer.poll_interval_s
         )  # fmt: skip
+        claimer.on_notified = self.timers.wake
         self.scheduler = Scheduler(store, schedule_registry, client, self._runs_became_ready)
         self.trigger_poller = TriggerPoller(
             store, schedule_registry, client, self._runs_became_ready, runner.run_in_thread, lambda: runner.loop
@@ -304,9 +305,8 @@ class WorkerComponents:
         self.claimer.wake()
 
     def _others_committed(self) -> None:
-        self.claimer.notified()
+        self.claimer.notified()  # which wakes the timers after its claim: they share a connection
         self._runs_became_ready()
-        self.timers.wake()
 
     def _stop_lost_attempts(self, attempts: list[Attempt]) -> None:
         """Stop attempts whose write was rejected: another worker has the run, or it was ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +44,8 @@ MAX_BACKLOG_WRITES = 2000
 BACKLOG_PAUSE_S = 0.01
 MAX_COMMIT_CLAIM_RUNS = 8
 """More runs than this that become ready with one commit are left to the claimer, which claims while others commit."""
+MAX_COMMIT_CLAIM_WAIT_S = 0.002
+"""How long a commit waits for the claimer's own claim: a claim with the commit saves more than that."""
 SMALL_CLAIM_DIVISOR = 16
 SATURATED_PAUSE_S = 0.005
 """While the queue is longer than the free slots, a claim for less than 1/`SMALL_CLAIM_DIVISOR` of all slots is delayed
@@ -68,13 +70,13 @@ class CommitClaim:
         """Whether the transaction left no run ready that this worker could claim."""
         self._store = store
         self._lanes = lanes
-        self._max_runs = max_runs
+        self.max_runs = max_runs
 
     def __call__(self, tx: Tx) -> None:
         self.claims = []  # the transaction may be repeated
         self.is_complete = not tx.ready_runs
-        if 0 < tx.ready_runs <= self._max_runs:
-            wanted = min(tx.ready_runs + 1, self._max_runs)  # one more, to know whether others are ready
+        if 0 < tx.ready_runs <= self.max_runs:
+            wanted = min(tx.ready_runs + 1, self.max_runs)  # one more, to know whether others are ready
             self.claims = self._store.claims.claim_before_commit(tx, self.session.id, self._lanes, wanted)
             self.is_complete = len(self.claims) < claim_size(wanted)
 
@@ -109,6 +111,7 @@ class Claimer(Loop):
         self._saturated_until = 0.0  # the queue was longer than the free slots, and probably is until then
         self._threads_saturated_until = 0.0  # the same for runs that need a thread
         self._contended_pause_s = CONTENDED_PAUSE_S
+        self._is_contended = False
         self._limits_checked_at = 0.0
         self._processes_first = False
         self._limited_first = False
@@ -118,6 +121,10 @@ class Claimer(Loop):
         self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
         self.telemetry: WorkerTelemetry | None = None
         self._needs_slots = True  # whether runs may be ready that found no slot
+        self._lacks_slots = True  # the same, as this round has found so far
+        self._slot_freed = False  # since this round began
+        self.on_notified: Callable[[], None] = lambda: None
+        """Called after the round that follows a notification of another process."""
         self._was_notified = False  # another process has announced work, perhaps to this worker alone
         self._hand_on_at = 0.0
         self._hand_on_interval_s = MIN_HAND_ON_INTERVAL_S
@@ -132,26 +139,37 @@ class Claimer(Loop):
 
     def slot_freed(self) -> None:
         """Claim again if the last claim found more runs than slots. From any thread."""
+        self._slot_freed = True
         if self._needs_slots:
             self.wake()
 
     def tick(self) -> float:
-        pause_s = self._tick()
+        self._slot_freed = False  # before the slots are counted, so that no freed slot is missed
+        self._lacks_slots = True
+        was_notified, self._was_notified = self._was_notified, False
+        pause_s = self._tick(was_notified)
+        self._claimed = []  # keeps no ended attempts in memory
+        self._needs_slots = self._lacks_slots
+        if self._needs_slots and self._slot_freed:
+            self.wake()
+        if was_notified:
+            self.on_notified()
         if not self.batches.collected.groups or self._runner.free_slots() <= 0:
             return pause_s
         return min(pause_s, self.batches.collected.seconds_left())
 
-    def _tick(self) -> float:
-        self._needs_slots = True  # before the slots are counted, so that no freed slot is missed
+    def _tick(self, was_notified: bool) -> float:
         session = self._state.session
-        was_notified, self._was_notified = self._was_notified, False
         if session is None:
             return POLL_INTERVAL_S
         if self._monitor.is_stalled:
             self._decline(session, was_notified)
             return POLL_INTERVAL_S
-        is_poll = self._is_timed_out and self._idle_session is session and self.empty_rounds > 0
-        if is_poll and not self.batches.collected.groups and not self._poll(session):
+        is_timed_out = self._is_timed_out and self._idle_session is session and not self.batches.collected.groups
+        if is_timed_out and not self.empty_rounds and not self._finds_more():
+            return self.poll_interval_s
+        is_poll = is_timed_out and self.empty_rounds > 0
+        if is_poll and not self._poll(session):
             return self._idle_pause(session)
         with self._claiming:
             if (pause_s := self._pause_before_claim(session)) is not None:
@@ -172,7 +190,7 @@ class Claimer(Loop):
         self.empty_rounds, self.poll_interval_s = 0, POLL_INTERVAL_S
         if all_started and len(attempts) < free // 2 and self._idle_session is session:
             # Nothing more is ready, and the next run that becomes ready is announced.
-            self._needs_slots, self._busy_since = not self._has_slots_of_all_kinds(), 0.0
+            self._lacks_slots, self._busy_since = not self._has_slots_of_all_kinds(), 0.0
             return QUIET_PAUSE_S
         self._mark_busy(session)
         self._isolation.poll()
@@ -219,7 +237,7 @@ class Claimer(Loop):
                 self._lanes.record_claims([each.claim for each in attempts], free)
             self._saturated_until = time.monotonic() + SATURATED_PAUSE_S if len(attempts) > free // 2 else 0.0
             if attempts:
-                self._contended_pause_s = CONTENDED_PAUSE_S
+                self._contended_pause_s, self._is_contended = CONTENDED_PAUSE_S, False
             self._load_history(attempts)
             if attempts and self.telemetry is not None:
                 self.telemetry.claimed(attempts, started)
@@ -240,14 +258,18 @@ class Claimer(Loop):
     def begin_commit_claim(self, session: str) -> CommitClaim | None:
         """Let the committer claim in its transaction; None if this claimer has to decide. Then call `end_commit_claim`.
 
+        If this claimer is claiming for too long, the claim takes no runs, but still tells whether any are left ready.
+
         Limits, fair queues, tasks in processes and isolated runs are the claimer's business, and so is a worker with
         few free slots or a stalled event loop.
         """
         current, lanes = self._state.session, self._lanes
         if current is None or current.id != session or self._monitor.is_stalled:
             return None
-        if not lanes.has_plain_order or not self._claiming.acquire(blocking=False):
+        if not lanes.has_plain_order:
             return None
+        if not self._claiming.acquire(timeout=MAX_COMMIT_CLAIM_WAIT_S):
+            return CommitClaim(self._store, current, lanes.ordinary, 0)
         max_runs = min(self._runner.free_slots(), MAX_COMMIT_CLAIM_RUNS)
         is_blocked = self._stopping.is_set() or self._isolation.is_active or bool(self._failures.queue)
         is_blocked = is_blocked or (bool(lanes.threads) and self._threads_to_fill() < max_runs)
@@ -258,6 +280,8 @@ class Claimer(Loop):
 
     def end_commit_claim(self, claim: CommitClaim, is_committed: bool, restarted: Collection[str] = ()) -> None:
         """Start what was claimed. `restarted`: runs that have no recorded history any more."""
+        if not claim.max_runs:
+            return
         try:
             if not is_committed or not claim.claims:
                 return
@@ -407,7 +431,7 @@ class Claimer(Loop):
             return SATURATED_PAUSE_S
         lanes = self._startable_lanes()
         if not self._store.claims.has_ready(lanes):
-            self._needs_slots = not self._has_slots_of_all_kinds()
+            self._lacks_slots = not self._has_slots_of_all_kinds()
             return self._idle_pause(session)
         self._mark_limited_heads(lanes)
         return self._contended_pause()
@@ -454,6 +478,14 @@ class Claimer(Loop):
             self._hand_on_interval_s = min(2 * self._hand_on_interval_s, MAX_HAND_ON_INTERVAL_S)
         self._hand_on_at = now + self._hand_on_interval_s
 
+    def _finds_more(self) -> bool:
+        """Check, without a commit, whether anything became ready since a claim that left most slots free."""
+        if self._isolation.is_active or self._store.claims.has_ready(self._startable_lanes()):
+            return True
+        self.empty_rounds += 1
+        self._lacks_slots = not self._has_slots_of_all_kinds()
+        return False
+
     def _poll(self, session: Session) -> bool:
         """Return whether there may be something to do.
 
@@ -465,7 +497,7 @@ class Claimer(Loop):
         self._lanes.refresh()
         if self._isolation.is_active or self._isolation.poll() or self._store.claims.has_ready(self._startable_lanes()):
             return True
-        self._needs_slots = not self._has_slots_of_all_kinds()
+        self._lacks_slots = not self._has_slots_of_all_kinds()
         return False
 
     def _idle_pause(self, session: Session) -> float:
@@ -486,7 +518,13 @@ class Claimer(Loop):
         return lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
 
     def _contended_pause(self) -> float:
-        """Return a pause that grows while other workers are faster, with jitter so that they don't try together."""
+        """Return a pause that grows while other workers are faster, with jitter so that they don't try together.
+
+        At first, runs may be ready because they became so after the claim.
+        """
+        if not self._is_contended:
+            self._is_contended = True
+            return 0.0
         self._store.claims.expect_contention()
         pause_s = self._contended_pause_s
         self._contended_pause_s = min(2 * pause_s, MAX_CONTENDED_PAUSE_S)
