@@ -16,6 +16,7 @@ from holdfast.errors import (
     BatchFailed,
     BlockingCall,
     ConfigError,
+    CostExceedsLimit,
     DuplicateTask,
     EncryptionKeyMissing,
     EncryptionKeysUnavailable,
@@ -53,6 +54,7 @@ from holdfast.model.batch import Batch
 from holdfast.model.clock import Clock, Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
+from holdfast.model.limit import CounterInfo, LimitInfo
 from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState
@@ -80,6 +82,7 @@ from holdfast.task.task import Request, Task
 
 if TYPE_CHECKING:
     from holdfast.client.graphs import Gate
+    from holdfast.client.limits import Limits
     from holdfast.client.schedules import Schedules
     from holdfast.engine.worker import Worker
 
@@ -102,6 +105,8 @@ __all__ = [
     "ConfigError",
     "Context",
     "ContextCodec",
+    "CostExceedsLimit",
+    "CounterInfo",
     "Done",
     "DuplicateTask",
     "Duration",
@@ -121,6 +126,8 @@ __all__ = [
     "KeyConflict",
     "LastRun",
     "LeaseLost",
+    "LimitInfo",
+    "Limits",
     "Machine",
     "MachineSettings",
     "MessageNotFound",
@@ -195,6 +202,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.schedules import Schedules
 
         return Schedules
+    if name == "Limits":
+        from holdfast.client.limits import Limits
+
+        return Limits
     if name == "Worker":
         from holdfast.engine.worker import Worker
 

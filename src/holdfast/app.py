@@ -118,6 +118,7 @@ class Holdfast:
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.client import Client
+        from holdfast.client.limits import Limits
         from holdfast.client.schedules import Schedules
         from holdfast.store import Store
 
@@ -146,6 +147,8 @@ class Holdfast:
         self._schedule_registry = ScheduleRegistry(app_name)
         self.schedules = Schedules(self._client, self._schedule_registry, self.registry.load)
         """Create, change and inspect schedules at run time."""
+        self.limits = Limits(self._client)
+        """Inspect limits, and change what they allow at run time."""
 
     def _bind(self, store: Store, url: str) -> None:
         """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
@@ -253,17 +256,22 @@ class Holdfast:
         concurrency: int | None = None,
         rate: str | None = None,
         by: str | Callable[..., object] | None = None,
+        cost: str | float | Callable[..., float] | None = None,
     ) -> None:
-        """Declare a limit that applies across all workers. Tasks refer to it with `limits=[name]`.
+        """Declare a limit that applies across all workers.
+
+        Tasks refer to it with `limits=[name]`, steps with `ctx.options(limits=[name]).step(…)`.
 
         Args:
             name: The limit's name.
-            concurrency: How many runs may execute at the same time.
-            rate: How many runs may start per period, like `"100/min"`.
+            concurrency: How many runs or steps may execute at the same time.
+            rate: How many runs or steps may start per period, like `"100/min"`; with `cost`, how much they may cost.
             by: Count separately per value: the name or dotted path of an argument, or a function of the arguments.
                 Evaluated at enqueue.
+            cost: How much a start counts against the rate: the name or dotted path of an argument, a number, or a
+                function of the arguments. Evaluated at enqueue. Fractions are rounded up.
         """
-        self.registry.limits.declare(name, concurrency, rate, by)
+        self.registry.limits.declare(name, concurrency, rate, by, cost)
 
     def queue(self, name: str, *, fair: bool = False, weights: Mapping[str, int] | None = None) -> None:
         """Configure a queue.

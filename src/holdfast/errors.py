@@ -6,6 +6,7 @@ HoldfastError
 │   ├── UnknownTask               the app has no task of that name
 │   ├── DuplicateTask             two tasks have the same name
 │   ├── BadArguments              arguments that don't match the task
+│   │   └── CostExceedsLimit      a cost above all that a limit allows
 │   ├── BadMessage                a message that doesn't have the declared type
 │   ├── BadState                  a state of a state machine that can't be decoded or stored
 │   ├── GraphError                an invalid graph, or a run that isn't a graph
@@ -99,6 +100,10 @@ class DuplicateTask(TaskError):
 
 class BadArguments(TaskError):
     """Arguments or options that don't match the task."""
+
+
+class CostExceedsLimit(BadArguments):
+    """The cost of a run or step is above all that the rate of its limit allows, so it would never start."""
 
 
 class BadMessage(TaskError):

@@ -216,6 +216,21 @@ def test_a_run_is_paused_resumed_and_changed(shop, open_visitor):
     assert open_visitor.post("/api/v1/pauses/resume", target).json == {"changed": True}
 
 
+def test_limits_are_set_and_reset(shop, open_visitor):
+    shop.app.limit("a/b", concurrency=2, rate="5/min")
+    shop.drain()
+    found = open_visitor.post("/api/v1/limits/a/b/set", {"rate": "50/min", "concurrency": None})
+    assert (found.status, found.json["rate"], found.json["concurrency"]) == (200, 50, None)
+    assert (found.json["declared_rate"], found.json["declared_concurrency"]) == (5, 2)
+    assert open_visitor.post("/api/v1/limits/a/b/set", {"concurrency": 7}).json["rate"] == 50
+    assert open_visitor.get("/api/v1/limits").json["limits"][0]["set_by"] == found.json["set_by"] is not None
+    for wrong in ({}, {"rate": "often"}, {"concurrency": 0}, {"colour": "red"}):
+        assert open_visitor.post("/api/v1/limits/a/b/set", wrong).status == 422
+    assert open_visitor.post("/api/v1/limits/gone/set", {"rate": "5/s"}).json["code"] == "limit_not_found"
+    found = open_visitor.post("/api/v1/limits/a/b/reset", {})
+    assert (found.json["rate"], found.json["concurrency"], found.json["set_at"]) == (5, 2, None)
+
+
 def test_schedules_that_are_not_there_are_not_found(open_visitor):
     assert open_visitor.get("/api/v1/schedules").json == {"schedules": []}
     for verb in ("pause", "resume", "run", "update", "delete"):

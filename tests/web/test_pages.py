@@ -323,3 +323,21 @@ def test_reading_works_where_it_is_mounted_and_links_stay_there(shop, fill):
         page = Reader(visitor.get(path).text)
         links = [given.get("href") or given.get("src") or given.get("action") for _, given in page.tags]
         assert [link for link in links if link and not link.startswith(("/ops/", "#"))] == [], path
+
+
+def test_a_limit_is_changed_on_its_page(shop, fill):
+    fill()
+    shop.app.limit("tokens", rate="100/min", cost=5)
+    shop.drain()
+    browser = shop.browser()
+    assert (
+        submit(browser, "/limits", limit="tokens", verb="set", rate="50/s", concurrency="3")[1]
+        == "/limits?did=limit-set"
+    )
+    page = browser.get("/limits").text
+    assert "3 concurrent, cost of 50 per s" in page
+    assert "The code declares: cost of 100 per min" in page
+    assert submit(browser, "/limits", limit="tokens", verb="set", rate="often")[0] == 422
+    assert submit(browser, "/limits", limit="tokens", verb="set", concurrency="few")[0] == 422
+    assert submit(browser, "/limits", limit="tokens", verb="reset")[1] == "/limits?did=limit-reset"
+    assert "The code declares" not in browser.get("/limits").text

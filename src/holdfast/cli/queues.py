@@ -38,6 +38,7 @@ WORKER_COLUMNS = (
     TableColumn("LEASE", drop=4),
     TableColumn("STARTED", drop=1),
 )
+NO_BOUND = "none"
 LIMIT_COLUMNS = (
     TableColumn("LIMIT", whole=True),
     TableColumn("KEY"),
@@ -227,27 +228,94 @@ def _worker_row(worker: WorkerInfo) -> list[str]:
 
 
 @holdfast.command()
-@click.argument("name", required=False)
+@click.argument("words", nargs=-1, metavar="[NAME | set NAME | reset NAME]")
+@click.option("--rate", metavar="RATE", help="set: starts per period, or their cost, such as 100/min; or none.")
+@click.option("--concurrency", metavar="NUMBER", help="set: how many may execute at the same time; or none.")
+@by_option
 @pass_shared
-def limits(shared: SharedOptions, name: str | None) -> None:
-    """List limits with their usage and waiting runs.
+def limits(
+    shared: SharedOptions, words: tuple[str, ...], rate: str | None, concurrency: str | None, by: str | None
+) -> None:
+    """List limits with their usage and what waits for them, or change what a limit allows.
 
-    One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit.
+    One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit. STARTED is the cost of
+    the starts within the period, if the limit has costs. WAITING counts runs and steps.
+
+    \b
+      set    set the rate, the concurrency or both, on all workers within a second; what isn't given stays
+      reset  return to what the code declares
 
     \b
     Examples:
       holdfast limits
       holdfast limits openai --json
+      holdfast limits set openai --rate 200/min --concurrency 10
+      holdfast limits set openai --rate none
+      holdfast limits reset openai
     """
-    from holdfast.cli.connect import connect_or_empty
+    from holdfast.cli.connect import connect, connect_or_empty
 
-    with connect_or_empty(shared) as control:
-        found = control.limits.list(name)
+    action, name = _limit_action(words)
+    if action != "set" and (rate is not None or concurrency is not None):
+        raise click.UsageError("--rate and --concurrency apply to `holdfast limits set NAME`.")
+    if action is None:
+        with connect_or_empty(shared) as control:
+            found = control.limits.list(name)
+    else:
+        with connect(shared) as control:
+            assert name is not None
+            if action == "reset":
+                changed = control.limits.reset(name)
+            else:
+                changed = control.limits.set(
+                    name, rate=_new_bound(rate), concurrency=_new_concurrency(concurrency), by=by
+                )
+            found = [changed]
     if shared.json:
-        show_json(found)
+        show_json(found if action is None else found[0])
         return
     rows = [row for limit in found for row in _limit_rows(limit)]
     show_table(LIMIT_COLUMNS, rows, 'no limits: declare one with app.limit("name", concurrency=…)')
+    for limit in found:
+        if limit.set_at is not None:
+            declared = _bounds(limit) or "no bound"
+            note(
+                f"limit {limit.name} was set by {limit.set_by} ({format_ago(limit.set_at)}); "
+                f"the code declares {declared}"
+            )
+
+
+def _limit_action(words: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return the action and the name of the limit."""
+    if len(words) < 2:
+        return None, words[0] if words else None
+    if len(words) > 2 or words[0] not in ("set", "reset"):
+        raise click.UsageError(
+            "use `holdfast limits [NAME]`, `holdfast limits set NAME` or `holdfast limits reset NAME`."
+        )
+    return words[0], words[1]
+
+
+def _new_bound(text: str | None) -> Any:
+    from msgspec import UNSET
+
+    return UNSET if text is None else None if text == NO_BOUND else text
+
+
+def _new_concurrency(text: str | None) -> Any:
+    bound = _new_bound(text)
+    if not isinstance(bound, str):
+        return bound
+    if not bound.isdigit():
+        raise click.BadParameter(f"{bound!r} is not a number, nor `{NO_BOUND}`.", param_hint="'--concurrency'")
+    return int(bound)
+
+
+def _bounds(limit: LimitInfo) -> str:
+    concurrency = None if limit.declared_concurrency is None else f"concurrency {limit.declared_concurrency}"
+    rate = limit.declared_rate
+    per = None if rate is None else f"{rate} per {format_duration(limit.declared_period)}"
+    return ", ".join(filter(None, (concurrency, per)))
 
 
 def _limit_rows(limit: LimitInfo) -> list[list[str]]:
@@ -258,7 +326,8 @@ def _limit_rows(limit: LimitInfo) -> list[list[str]]:
 
 def _limit_row(limit: LimitInfo, counter: CounterInfo) -> list[str]:
     key = "" if counter.key is None else str(counter.key)
-    parked = f"{counter.parked:,}" + ("+" if counter.parked >= 1000 else "")
+    waiting = counter.parked + counter.waiting_steps
+    parked = f"{waiting:,}" + ("+" if max(counter.parked, counter.waiting_steps) >= 1000 else "")
     return [
         limit.name, key, str(counter.used), _cap(limit.concurrency), str(counter.started), _rate(limit), parked,
     ]  # fmt: skip

@@ -19,15 +19,15 @@ from holdfast.database.caller_connection import (
     DjangoConnection,
     wrap_connection,
 )
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, CostExceedsLimit
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
 from holdfast.model.keep import KeepRules
 from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
 from holdfast.store.hooks import HOOKS
-from holdfast.store.limits import counter_key
-from holdfast.task.declared_limits import DeclaredLimit
+from holdfast.store.limits import encode_permits
+from holdfast.task.declared_limits import DeclaredLimit, NeededPermit
 from holdfast.task.options import Declaration, Options
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body, reject_in_event_loop
@@ -247,14 +247,31 @@ class RunCreator:
     def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:
         if not (request.declaration.limits or request.options.limits):
             return None
-        counters = self._registry.limits.counters(request, pending)
-        return msgspec.json.encode([counter_key(name, key) for name, key in counters]).decode()
+        return self.encode_permits(self._registry.limits.permits(request, pending), f"task {request.task}")
+
+    def encode_permits(self, permits: Sequence[NeededPermit], where: str) -> str:
+        """Return permits as a run or step stores them; refuse a cost above all that its limit allows."""
+        for limit, _, cost in permits:
+            if cost is not None and limit.rate is not None and cost > limit.rate.starts:
+                self._check_whole(limit.name, limit.rate.starts, cost, where)
+        return encode_permits((limit.name, key, cost) for limit, key, cost in permits)
+
+    def _check_whole(self, name: str, declared: int, cost: int, where: str) -> None:
+        """Refuse a cost above the declared rate, unless a higher one was set at run time."""
+        found = self._store.limits.find(name)
+        rate = declared if found is None else found.rate
+        if rate is not None and cost > rate:
+            raise CostExceedsLimit(
+                f"{where} has a cost of {cost:,}, and limit {name} allows {rate:,} per period: it would never start. "
+                "Split it, or raise the limit"
+            )
 
     def declare_limits(self) -> None:
         """Store the declared limits that the database doesn't know yet, because no worker has started."""
         new = [limit for limit in list(self._registry.limits.by_name.values()) if limit not in self._declared]
         if new:
-            self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
+            rows = ((limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in new)
+            self._store.limits.declare(rows, overwrite=False)
             if not self._store.database.in_user_transaction():  # The caller may roll back.
                 self._declared.update(new)
 

@@ -31,7 +31,8 @@ _LOOKS_HASHED = re.compile(r"[0-9a-f]{16}")
 
 _WORK = {
     "runs": _ALL, "keys": _ALL, "lanes": _ALL, "workers": _ALL, "checkpoints": _ALL, "waits": _ALL, "events": _ALL,
-    "messages": _ALL, "metadata": _ALL, "limits": _ALL, "watchers": _ALL, "tallies": _ALL,
+    "messages": _ALL, "metadata": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
+    "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "schedules": _ALL,
@@ -58,7 +59,7 @@ _ENQUEUE = {
     "keys": "select, insert, update (run, digest, created_at, expires_at)",
     "edges": "insert",
     "metadata": "insert",
-    "limit_settings": "insert",
+    "limit_settings": "select, insert",
     "workers": "select (session, idle, lease_until, wake_channel, wake_group)",
     "watchers": _ALL,
 }

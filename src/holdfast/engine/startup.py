@@ -57,7 +57,9 @@ class Startup:
         components = self._components
         components.store.set_idle_transaction_timeout(max(components.settings.lease / 3, 1.0))
         components.store.prepare()
-        components.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
+        components.store.limits.declare(
+            (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in self._registry.limits
+        )
         components.scheduler.declare()
 
     def start_loops(self, *, drain: bool) -> None:

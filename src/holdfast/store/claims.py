@@ -35,6 +35,8 @@ MIN_SHARED_CLAIM_RUNS = 8
 MAX_CURSOR_PRIORITIES = 16
 """A lane with more priorities than this forgets its positions and is scanned from its head."""
 BELOW_ALL_PRIORITIES, ABOVE_ALL_PRIORITIES = -(2**31) - 1, 2**31
+BEFORE_ALL_RUNS = ABOVE_ALL_PRIORITIES, 0, 0
+"""A position: priority, turn and `seq`."""
 
 _TURN_AND_SEQ = attrgetter("turn", "seq")
 _PRIORITY = attrgetter("priority")
@@ -292,7 +294,8 @@ class ClaimStore(StoreModule):
         def work(tx: Tx) -> list[Row]:
             candidates = tx.execute("pick_isolated", session=session, lanes=_lane_rows(lanes), size=max_runs)
             # The last column is the size that the group may have.
-            group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
+            picked = candidates[: candidates[0][2]] if candidates else []
+            group = [(id, limits, *BEFORE_ALL_RUNS) for id, limits, _ in picked]
             return self._claim_admitted(tx, session, group)
 
         def claim() -> list[Claim]:
@@ -300,8 +303,8 @@ class ClaimStore(StoreModule):
 
         return self._past_corrupt_rows("claim", claim, lambda tx: column(tx.execute("suspect_held")))
 
-    def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[tuple[str, str | None]]) -> list[Row]:
-        """Take permits for locked candidates and claim those that got them."""
+    def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[Sequence[Any]]) -> list[Row]:
+        """Take permits for locked candidates, given as `take_permits` takes them, and claim those that got them."""
         admitted, at = take_permits(tx, candidates)
         if not admitted:
             return []

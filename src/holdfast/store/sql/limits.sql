@@ -1,27 +1,54 @@
 -- name: declare_limits
 -- Declare limits, as workers do, and return those that are new or changed.
-insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
-select each.name, each.concurrency, each.rate, each.period, {now}
-from {each(:rows, name text, concurrency int, rate int, period bigint)}
+-- Values that were set at run time stay in force; the declared ones are kept for a reset.
+insert into {schema}limit_settings as s (name, concurrency, rate, period, declared_at, weighted)
+select each.name, each.concurrency, each.rate, each.period, {now}, each.weighted
+from {each(:rows, name text, concurrency int, rate int, period bigint, weighted smallint)}
 where true
-on conflict (name) do update set concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period,
-    declared_at = excluded.declared_at
-where coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
-    or coalesce({schema}limit_settings.rate, -1) <> coalesce(excluded.rate, -1)
-    or coalesce({schema}limit_settings.period, -1) <> coalesce(excluded.period, -1)
+on conflict (name) do update set
+    concurrency = case when s.set_at is null then excluded.concurrency else s.concurrency end,
+    rate = case when s.set_at is null then excluded.rate else s.rate end,
+    period = case when s.set_at is null then excluded.period else s.period end,
+    declared_concurrency = case when s.set_at is null then null else excluded.concurrency end,
+    declared_rate = case when s.set_at is null then null else excluded.rate end,
+    declared_period = case when s.set_at is null then null else excluded.period end,
+    declared_at = excluded.declared_at, weighted = excluded.weighted
+where coalesce(case when s.set_at is null then s.concurrency else s.declared_concurrency end, -1) <> coalesce(excluded.concurrency, -1)
+    or coalesce(case when s.set_at is null then s.rate else s.declared_rate end, -1) <> coalesce(excluded.rate, -1)
+    or coalesce(case when s.set_at is null then s.period else s.declared_period end, -1) <> coalesce(excluded.period, -1)
+    or s.weighted <> excluded.weighted
 returning name
 
 -- name: add_limits
 -- Declare limits that nobody has declared yet, as clients do. Nothing waits for them, and existing ones stay.
-insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
-select each.name, each.concurrency, each.rate, each.period, {now}
-from {each(:rows, name text, concurrency int, rate int, period bigint)}
+insert into {schema}limit_settings (name, concurrency, rate, period, declared_at, weighted)
+select each.name, each.concurrency, each.rate, each.period, {now}, each.weighted
+from {each(:rows, name text, concurrency int, rate int, period bigint, weighted smallint)}
 where true
 on conflict do nothing
 
+-- name: set_limit
+-- Set the values of a limit until they are reset, and keep the declared ones.
+update {schema}limit_settings set
+    declared_concurrency = case when set_at is null then concurrency else declared_concurrency end,
+    declared_rate = case when set_at is null then rate else declared_rate end,
+    declared_period = case when set_at is null then period else declared_period end,
+    concurrency = cast(:concurrency as int), rate = cast(:rate as int), period = cast(:period as bigint),
+    set_at = {now}, set_by = cast(:set_by as text)
+where name = :name
+returning name
+
+-- name: reset_limit
+-- Return to the declared values of a limit.
+update {schema}limit_settings set concurrency = declared_concurrency, rate = declared_rate, period = declared_period,
+    declared_concurrency = null, declared_rate = null, declared_period = null, set_at = null, set_by = null
+where name = :name and set_at is not null
+returning name
+
 -- name: check_parked_soon
--- Check the runs parked on counters of changed limits soon.
+-- Check soon what waits for counters of changed limits.
 update {schema}limits set look_at = {now} where name {among(:rows, name text)} and look_at is not null
+returning place
 
 -- name: mark_lanes_limited
 -- Mark lanes that get runs with limits.
@@ -43,7 +70,7 @@ candidates as materialized (
     where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
 )
-select r.id, r.limits from {schema}runs r
+select r.id, r.limits, r.priority, r.turn, r.seq from {schema}runs r
 where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null and r.paused_at is null
 and (r.start_by is null or r.start_by > {now} or r.started_at is not null)
 order by r.priority desc, r.turn, r.seq {lock_skip_locked}
@@ -52,8 +79,8 @@ order by r.priority desc, r.turn, r.seq {lock_skip_locked}
 -- only: sqlite
 -- packed
 -- Pick the first ready runs of limited lanes for a session with a valid lease.
-select json_group_array(json_array(id, limits)) from (
-    select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
+select json_group_array(json_array(id, limits, priority, turn, seq)) from (
+    select r.id, r.limits, r.priority, r.turn, r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null and {claimable(x)}
         order by x.priority desc, x.turn, x.seq limit {limit}
@@ -74,12 +101,13 @@ with counters as (
     insert into {schema}limits (place, name, touched_at)
     select each.place, each.name, {stamp} from {each(:rows, place text, name text)} order by each.place
     on conflict (place) do update set touched_at = excluded.touched_at
-    returning place, name, used, log, look_at
+    returning place, name, used, log, look_at, steps
 ),
 locked as materialized (
     select case when count(*) >= 0 then {clock} end as at from counters
 )
-select counters.place, counters.used, counters.log, counters.look_at, s.concurrency, s.rate, s.period, locked.at
+select counters.place, counters.used, counters.log, counters.look_at, s.concurrency, s.rate, s.period, s.weighted,
+    counters.steps, locked.at
 from counters cross join locked left join {schema}limit_settings s on s.name = counters.name
 
 -- name: lock_counters
@@ -88,17 +116,19 @@ from counters cross join locked left join {schema}limit_settings s on s.name = c
 -- Read counters with what their limits allow and the current time. A missing counter counts as unused. JSON can't hold
 -- what another program may have stored in place of numbers and texts, so these are cast.
 select json_group_array(json_array(each.place, cast(coalesce(l.used, 0) as integer), cast(coalesce(l.log, '[]') as text),
-    cast(l.look_at as integer), cast(s.concurrency as integer), cast(s.rate as integer), cast(s.period as integer), {clock}))
+    cast(l.look_at as integer), cast(s.concurrency as integer), cast(s.rate as integer), cast(s.period as integer),
+    cast(s.weighted as integer), cast(l.steps as integer), {clock}))
 from {each(:rows, place text, name text)} left join {schema}limits l on l.place = each.place
 left join {schema}limit_settings s on s.name = each.name
 
 -- name: store_counters
 -- Store counters that this transaction has locked. An upsert, for the reason given at `lock_counters`.
-insert into {schema}limits (place, name, used, log, look_at, touched_at)
-select each.place, each.name, each.used, each.log, each.look_at, {stamp}
-from {each(:rows, place text, name text, used int, log text, look_at bigint)}
+insert into {schema}limits (place, name, used, log, look_at, steps, touched_at)
+select each.place, each.name, each.used, each.log, each.look_at, coalesce(each.steps, 0), {stamp}
+from {each(:rows, place text, name text, used int, log text, look_at bigint, steps smallint)}
 where true
-on conflict (place) do update set used = excluded.used, log = excluded.log, look_at = excluded.look_at, touched_at = excluded.touched_at
+on conflict (place) do update set used = excluded.used, log = excluded.log, look_at = excluded.look_at, steps = excluded.steps,
+    touched_at = excluded.touched_at
 
 -- name: return_permits
 -- Return permits to counters, locked in order; return when the runs parked on each are to be checked.
@@ -156,6 +186,44 @@ with next as materialized (
 update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
 returning id, {notify_workers}
 
+-- name: list_parked
+-- List the first runs that are parked on a counter, with their limits and positions.
+select r.id, r.limits, r.priority, r.turn, r.seq from {schema}runs r
+where r.held = 'full' and r.parked_on = :parked_on and {claimable(r)}
+order by r.priority desc, r.turn, r.seq limit cast(:size as bigint)
+
+-- name: unpark_fitting
+-- Return these of the runs parked on a counter to the ready index, as `unpark_runs` does.
+with next as materialized (
+    select r.id from {schema}runs r
+    where r.id {among(:rows, id uuid)} and coalesce(r.held, '') = 'full' and r.parked_on = :parked_on {lock_skip_locked}
+)
+update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
+returning id, {notify_workers}
+
+-- name: list_waiting_steps
+-- List steps that wait for counters, or were woken less than a second ago, in order. Runs that have failed or are cancelled keep
+-- their waits for a retry.
+select w.target, w.run, w.key, w.since, coalesce(w.pending, 1) from {schema}waits w join {schema}runs r on r.id = w.run
+where w.eager = 2 and w.target {among(:rows, target text)} and (w.outcome is null or w.settled_at > {now} - 1000000)
+and r.generation = w.generation and r.finished_at is null and r.ending is null
+order by w.since limit 500
+
+-- name: pick_waiting_steps
+-- Pick and lock the first steps that wait for a counter, and their runs.
+select w.run, w.generation, w.key, coalesce(w.pending, 1) from {schema}waits w join {schema}runs r on r.id = w.run
+where w.eager = 2 and w.target = :target and w.outcome is null
+and r.generation = w.generation and r.finished_at is null and r.ending is null
+order by w.since limit cast(:size as bigint) {lock_skip_locked}
+
+-- name: count_waiting_steps
+-- Check whether steps wait for a counter, or were woken and haven't tried again, and whether any of them isn't woken.
+select (select 1 from {schema}waits w where w.eager = 2 and w.target = :target limit 1), (
+    select 1 from {schema}waits w join {schema}runs r on r.id = w.run
+    where w.eager = 2 and w.target = :target and w.outcome is null
+    and r.generation = w.generation and r.finished_at is null and r.ending is null limit 1
+)
+
 -- name: pick_due_counters
 -- Pick and lock counters whose parked runs are to be checked.
 select place from {schema}limits where look_at is not null and look_at <= {now}
@@ -166,13 +234,20 @@ order by look_at limit 500 {lock_skip_locked}
 select 1 from {schema}runs where held = 'full' and parked_on = :parked_on limit 1
 
 -- name: list_limits
--- List the declared limits.
-select name, concurrency, rate, period, declared_at from {schema}limit_settings order by name
+-- List the limits.
+select name, concurrency, rate, period, declared_at, weighted, set_at, set_by, declared_concurrency, declared_rate, declared_period
+from {schema}limit_settings order by name
+
+-- name: read_limit
+-- Read one limit.
+select name, concurrency, rate, period, declared_at, weighted, set_at, set_by, declared_concurrency, declared_rate, declared_period
+from {schema}limit_settings where name = :name
 
 -- name: list_counters
 -- List counters that are in use or waited for, the busiest first, with up to a thousand parked runs each counted.
 select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {clock},
-    (select count(*) from (select 1 from {schema}runs r where r.held = 'full' and r.parked_on = l.place limit 1000) parked)
+    (select count(*) from (select 1 from {schema}runs r where r.held = 'full' and r.parked_on = l.place limit 1000) parked),
+    (select count(*) from (select 1 from {schema}waits w where w.eager = 2 and w.target = 'limit:' || l.place and w.outcome is null limit 1000) steps)
 from {schema}limits l left join {schema}limit_settings s on s.name = l.name
 where (cast(:name as text) is null or l.name = cast(:name as text)) and (l.used > 0 or l.look_at is not null or l.log <> '[]')
 order by l.used desc, l.place limit cast(:size as bigint)
@@ -182,17 +257,19 @@ order by l.used desc, l.place limit cast(:size as bigint)
 with one as materialized (
     select place, name, used, log, look_at from {schema}limits where place = cast(:place as text)
 )
-select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {clock}, 0
+select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {clock}, 0, 0
 from one left join {schema}limit_settings s on s.name = one.name
 
 -- name: list_permit_holders
--- List the runs of sessions that hold permits of a counter.
+-- List the runs of sessions that hold permits of a counter, or whose steps do.
 --
--- `place` is JSON text, as it appears in the limits of runs. Those aren't parsed, because they may be corrupt.
+-- `place` is the start of JSON text, as it appears in the limits of runs. Those aren't parsed, because they may be corrupt.
 with sessions as materialized (
     select session from {schema}workers
 )
 select r.id, l.task, r.state, r.session, r.claimed_at, r.tenant from {schema}runs r join {schema}lanes l on l.id = r.lane
-where r.session {among(sessions, session)} and r.limits is not null
-and replace(r.limits, cast(:place as text), '') <> r.limits
+where r.session {among(sessions, session)} and (
+    (r.limits is not null and replace(r.limits, cast(:place as text), '') <> r.limits)
+    or (select 1 from {schema}step_permits p where p.run = r.id and replace(p.limits, cast(:place as text), '') <> p.limits limit 1) = 1
+)
 order by r.claimed_at limit cast(:size as bigint)

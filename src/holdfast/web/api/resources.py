@@ -26,6 +26,13 @@ from holdfast.web.api.runs import CHANGED, effective_tenant, page_size, requeste
 from holdfast.web.responses import RequestError
 
 
+class LimitChange(msgspec.Struct, forbid_unknown_fields=True):
+    """The new rate, such as `100/min`, and the new concurrency of a limit."""
+
+    rate: str | msgspec.UnsetType | None = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class GatesQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The maximum number of gates."""
 
@@ -277,6 +284,23 @@ def _limits(call: ApiRequest) -> dict[str, Any]:
     return {"limits": call.control.limits.list()}
 
 
+def _set_limit(call: ApiRequest) -> LimitInfo:
+    body: LimitChange = call.body
+    name, by = _limit_name(call), call.principal.by
+    return call.control.limits.set(name, rate=body.rate, concurrency=body.concurrency, by=by)
+
+
+def _reset_limit(call: ApiRequest) -> LimitInfo:
+    return call.control.limits.reset(_limit_name(call))
+
+
+def _limit_name(call: ApiRequest) -> str:
+    name = call.path["limit"]
+    if not call.control.limits.exists(name):
+        raise RequestError(404, f"limit {name[:100]!r} does not exist", "limit_not_found")
+    return name
+
+
 def _workers(call: ApiRequest) -> dict[str, Any]:
     return {"workers": call.control.workers.list()}
 
@@ -404,6 +428,15 @@ OPERATIONS = (
     Operation(
         method="GET", path="/limits", name="list_limits", summary="List limits with their usage.",
         do=_limits, answer={"limits": list[LimitInfo]}, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/limits/{limit:path}/set", name="set_limit",
+        summary="Set what a limit allows, until it is reset; members that are left out stay, null removes the bound.",
+        do=_set_limit, body=LimitChange, answer=LimitInfo, all_tenants=True,
+    ),
+    Operation(
+        method="POST", path="/limits/{limit:path}/reset", name="reset_limit",
+        summary="Return a limit to what the code declares.", do=_reset_limit, answer=LimitInfo, all_tenants=True,
     ),
     Operation(
         method="GET", path="/workers", name="list_workers", summary="List worker sessions.",

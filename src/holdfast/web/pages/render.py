@@ -52,6 +52,8 @@ NOTICES = {
     "created": "Run created.",
     "polled-soon": "The trigger will be polled soon.",
     "schedule-created": "The schedule was created.",
+    "limit-set": "The limit was set.",
+    "limit-reset": "The limit is what the code declares again.",
     "schedule-deleted": "The schedule was deleted.",
 }
 """Notices after an action. The address carries only the key, so that a link can't put words on a page."""

@@ -54,6 +54,20 @@ def _limits(request: PageRequest) -> dict[str, Any]:
     return {"limits": request.control.limits.list(), "live": "/api/v1/live"}
 
 
+def _change_limit(request: PageRequest) -> str:
+    form, limits = request.form, request.control.limits
+    name = form.get("limit", "")
+    if form.get("verb") == "reset":
+        limits.reset(name)
+        return link("/limits", did="limit-reset")
+    concurrency = form.get("concurrency", "").strip()
+    if concurrency and not concurrency.isdigit():
+        raise ConfigError("the concurrency must be a whole number, or empty for none")
+    rate = form.get("rate", "").strip() or None
+    limits.set(name, rate=rate, concurrency=int(concurrency) if concurrency else None, by=request.principal.by)
+    return link("/limits", did="limit-set")
+
+
 def _workers(request: PageRequest) -> dict[str, Any]:
     return {"workers": request.control.workers.list(), "live": "/api/v1/live"}
 
@@ -65,5 +79,6 @@ PAGES = (
 )
 ACTIONS = (
     FormAction(path="/schedules", do=_change_schedule, all_tenants=True),
+    FormAction(path="/limits", do=_change_limit, all_tenants=True),
     FormAction(path="/schedules/create", do=_create_schedule, all_tenants=True),
 )
