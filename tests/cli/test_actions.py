@@ -22,7 +22,13 @@ def test_fork_prints_the_id_of_a_run_that_goes_on_from_there(shell, voyages):
 
 def test_fork_takes_the_beginning_of_an_id_arguments_by_position_and_no_code(shell, voyages):
     told = shell.json("fork", str(voyages.failed)[:-1], "--args", '["Rhodes"]', "--url", voyages.url)
-    assert told == {"id": told["id"], "task": voyages.task, "forked": str(voyages.failed), "from_step": None}
+    assert told == {
+        "id": told["id"],
+        "task": voyages.task,
+        "forked": str(voyages.failed),
+        "from_step": None,
+        "from_failed": False,
+    }
     voyages.work()
     assert voyages.state(UUID(told["id"])) == "waiting"
 
@@ -50,6 +56,36 @@ def test_impossible_fork_says_why_and_creates_nothing(shell, voyages, words, say
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
     assert len(shell.json("runs", "--url", voyages.url)) == before
+
+
+def test_retry_with_other_arguments_starts_over(shell, voyages):
+    args = ("--args", '{"to": "Rhodes"}', "--app", voyages.target)
+    preview = shell("retry", voyages.failed, "--dry-run", *args)
+    assert "it starts from the beginning with the new arguments" in preview.stdout
+    assert "load: was undone, and runs again with a new idempotency key" in preview.stdout
+    wrong = shell("retry", voyages.failed, "--args", "[1]", "--app", voyages.target)
+    assert (wrong.exit_code, "Expected `str`, got `int`" in wrong.stderr) == (1, True)
+    result = shell("retry", voyages.failed, *args, "--by", "ada")
+    assert (result.exit_code, result.stdout) == (0, f"{voyages.failed}  starts over with the new arguments\n")
+    voyages.work()
+    shown = shell.json("show", voyages.failed, "--url", voyages.url)
+    assert (shown["args"], shown["state"], shown["restarts"]) == ({"to": "Rhodes"}, "waiting", 1)
+    assert "retried" in (text := shell("show", voyages.failed, "--url", voyages.url).stdout)
+    assert "starts over with other arguments" in text
+    again = shell("retry", voyages.failed, *args)
+    assert (again.exit_code, "only a failed or cancelled run" in again.stderr) == (1, True)
+
+
+def test_update_changes_runs_that_have_not_started(shell, voyages):
+    id = str(voyages.app.registry.get(voyages.task).options(delay=3600).enqueue("Brest").id)
+    changed = shell("update", id, "--priority", "5", "--run-at", "2h", "--args", '["Rhodes"]', "--tag", "night",
+                    "--tag", "slow", "--app", voyages.target)  # fmt: skip
+    assert (changed.exit_code, changed.stdout) == (0, f"{id}  changed\n")
+    shown = shell.json("show", id, "--url", voyages.url)
+    assert (shown["priority"], shown["tags"], shown["args"]) == (5, ["night", "slow"], {"to": "Rhodes"})
+    assert "priority, time, arguments, tags" in shell("show", id, "--url", voyages.url).stdout
+    refused = shell("update", voyages.waiting, "--priority", "5", "--url", voyages.url)
+    assert (refused.exit_code, "only the time of a scheduled retry or of a sleep" in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("words", [["fork", "ffff"], ["send", "ffff", "orders"]], ids=" ".join)

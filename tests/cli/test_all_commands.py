@@ -20,9 +20,9 @@ pytestmark = pytest.mark.no_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "resend",
-    "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules",
-    "limits", "why", "stats", "doctor", "roles",
+    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "update", "fork", "send",
+    "resend", "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check",
+    "schedules", "limits", "why", "stats", "doctor", "roles",
 }  # fmt: skip
 READING = [
     ["runs"],
@@ -39,6 +39,7 @@ READING = [
 ]
 STEERING = [
     ["fork", "0199aaaa"],
+    ["update", "0199aaaa", "--priority", "1"],
     ["send", "0199aaaa", "topic"],
     ["resend", "0199aaaa"],
     ["emit", "event"],
@@ -122,6 +123,9 @@ def test_mistyped_command_gets_a_suggestion(shell):
         (["fork"], "RUN"),
         (["fork", "0199aaaa", "--args", "{bad"], "--args is not valid JSON"),
         (["fork", "0199aaaa", "--args", "3"], "JSON object or array"),
+        (["retry", "--state", "failed", "--args", "[1]"], "--args needs exactly one RUN"),
+        (["update", "0199aaaa"], "Pass what to change"),
+        (["update", "0199aaaa", "--run-at", "soon"], "use 2h (from now)"),
         (["send", "0199aaaa"], "TOPIC"),
         (["send", "0199aaaa", "topic", "hello"], """'"hello"'"""),
         (["send", "0199aaaa", "topic", '{"a'], "PAYLOAD is not valid JSON"),

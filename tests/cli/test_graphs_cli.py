@@ -419,5 +419,9 @@ def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
     refused = shell("retry", sail, "--url", yard.url)
     assert refused.exit_code == 1
     assert f"is node sail of graph run {yard.failed}: retry the graph" in refused.stderr
-    assert "is a graph, which can't be forked" in shell("fork", yard.open, "--url", yard.url).stderr
+    assert "is unfinished" in shell("fork", yard.open, "--url", yard.url).stderr
+    fork = shell("fork", yard.failed, "--from-failed", "--url", yard.url).stdout.strip()
+    yard.work()
+    assert yard.states(fork)["hull"] == "done"
+    assert f"from run {yard.failed} at its failed nodes" in shell("show", fork, "--url", yard.url).stdout
     assert "receives no messages" in shell("send", yard.open, "x", "--url", yard.url).stderr

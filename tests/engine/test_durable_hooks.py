@@ -140,6 +140,48 @@ def test_hooks_follow_nodes_of_graphs_and_not_those_that_were_skipped(app, hooke
     assert hooked.told() == expected + told_once("durable", state="failed")
 
 
+def test_hooks_of_nodes_and_graphs_run_again_when_the_graph_is_retried(app, hooked):
+    well = []
+
+    @app.task(name="flaky", defaults=hooked.defaults)
+    def flaky() -> None:
+        if not well:
+            raise ValueError
+
+    inner = Graph("inner", on_success=app.registry.get("succeeded"), on_end=app.registry.get("ended"))
+    inner.add(flaky, name="flaky")
+    g = Graph("g", on_failure=app.registry.get("failed"), on_success=app.registry.get("succeeded"), key="k")
+    g.add(hooked.work, name="kept")
+    first = g.add(inner, name="inner")
+    g.add(hooked.work, name="again", after=[first.finished])
+    run = app.submit(g)
+    drain(app)
+    failed = told_once("flaky", state="failed") + Counter(
+        {("end", "inner", "failed"): 1, ("failure", "g", "failed"): 1}
+    )
+    assert hooked.told() == failed + told_once("work", "work", state="done")
+    hooked.ends.clear()
+    well.append(1)
+    run.retry()
+    drain(app)
+    assert state(run) == "done"
+    inner_ends = Counter({("end", "inner", "done"): 1, ("success", "inner", "done"): 1, ("success", "g", "done"): 1})
+    # The node that was kept doesn't end again; the one behind what failed does.
+    assert hooked.told() == inner_ends + told_once("flaky", "work", state="done")
+    assert app.submit(g).id == run.id  # hooks aren't part of what a key stands for
+    with pytest.raises(ConfigError, match="graph h: on_end must be a task"):
+        Graph("h", on_end=print)
+
+
+def test_hooks_of_a_cancelled_graph(app, hooked):
+    g = Graph("g", on_end=app.registry.get("ended"), on_failure=app.registry.get("failed"))
+    g.gate("gate")
+    app.submit(g).cancel()
+    assert hooked.told() == {("end", "g", "cancelled"): 1}
+    (end,) = [end for _, end in hooked.ends]
+    assert (end.task, end.queue) == ("g", "$graph")
+
+
 def test_a_hook_has_its_own_settings_and_hooks(app):
     told = []
 

@@ -46,7 +46,7 @@ def test_a_started_run_keeps_all_but_the_time_of_its_retry(timed_app, clock):
     run = flaky.enqueue()
     timed_app.worker().drain(timeout=60)
     assert run.info().state == "scheduled"
-    with pytest.raises(RunStarted, match="only the time of its next retry can be changed"):
+    with pytest.raises(RunStarted, match="only the time of a scheduled retry"):
         run.update(priority=5)
     run.update(run_at=START)
     timed_app.worker().drain(timeout=60)

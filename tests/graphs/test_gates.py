@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Graph, KeyConflict
+from holdfast.control import Control
 from holdfast.errors import BadArguments, ConfigError, GraphError, NotSerializable, RunFinished, RunNotFound
 from tests.support.durable import drain, state
 from tests.support.graphs import codes, node, states, submitted, time_out
@@ -353,3 +354,39 @@ async def test_the_async_methods_of_a_gate(app, tasks):
     assert await run.gate("b").afail("no") is True
     assert {name: info.state for name, info in (await run.anodes()).items()} == {"a": "done", "b": "failed"}
     assert (await run.ainfo()).state == "failed"
+
+
+def test_a_gate_has_a_payload_with_outputs_of_other_nodes(app, tasks):
+    g = Graph("refund")
+    amount = g.add(tasks.give, {"usd": 50}, name="amount")
+    g.gate("plain", payload={"order": 7})
+    g.gate("approve", payload={"order": 7, "amount": amount.output["usd"]})
+    g.gate("none")
+    run = app.submit(g)
+    gates = Control(app.store).gates
+    ids = {name: info.id for name, info in run.nodes().items()}
+    assert states(run)["approve"] == "blocked"  # it depends on the node whose output it shows
+    assert gates.read(ids["plain"]).payload == {"order": 7}
+    drain(app)
+    assert gates.read(ids["approve"]).payload == {"order": 7, "amount": 50}
+    assert gates.read(ids["none"]).payload is None
+    assert states(run) == {"amount": "done", "plain": "waiting", "approve": "waiting", "none": "waiting"}
+    for name in ("plain", "approve", "none"):
+        run.gate(name).complete()
+    fork = run.fork()
+    drain(app)
+    assert gates.read(fork.nodes()["approve"].id).payload == {"order": 7, "amount": 50}
+
+
+def test_a_payload_is_part_of_what_a_key_stands_for(app):
+    def build(payload):
+        g = Graph("g", key="k")
+        g.gate("gate", payload=payload)
+        return g
+
+    first = app.submit(build({"a": 1}))
+    assert app.submit(build({"a": 1})).id == first.id
+    with pytest.raises(KeyConflict):
+        app.submit(build({"a": 2}))
+    with pytest.raises(NotSerializable, match="the payload of gate gate"):
+        build(object())

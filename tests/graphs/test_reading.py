@@ -121,7 +121,7 @@ def test_a_fork_of_a_node_is_not_a_node(app, tasks, ledger):
     fork = node(app, run, "b").fork()
     drain(app)
     assert (fork.result(timeout=5), fork.info().parent, len(run.nodes())) == (1, None, 5)
-    for other, why in ((run, "is a graph, which can't be forked"), (node(app, run, "gate"), "is a gate, which can't")):
+    for other, why in ((run, "is unfinished"), (node(app, run, "gate"), "is a gate, which can't")):
         with pytest.raises(GraphError, match=why):
             other.fork()
     for name in ("off", "blocked"):

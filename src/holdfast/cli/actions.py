@@ -1,4 +1,4 @@
-"""Commands that change runs: `cancel`, `retry`, `fork`, `send`, `resend`."""
+"""Commands that change runs: `cancel`, `retry`, `update`, `fork`, `send`, `resend`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.bulk import bulk_options, refuse_filters, run_bulk
 from holdfast.cli.completion import complete_runs, complete_steps, complete_topics
-from holdfast.cli.options import arguments, by_option, filter_options, payload
+from holdfast.cli.options import FUTURE_TIME, arguments, by_option, filter_options, payload
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 from holdfast.errors import HoldfastError
@@ -67,9 +67,10 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
 @holdfast.command()
 @click.argument("run", nargs=-1, shell_complete=complete_runs)
 @filter_options
+@click.option("--args", "given_args", metavar="JSON", help="Replace all arguments: a JSON object (by name) or array.")
 @bulk_options
 @pass_shared
-def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
+def retry(shared: SharedOptions, run: tuple[str, ...], given_args: str | None, **flags: Any) -> int:
     """Retry failed or cancelled runs.
 
     Attempts, crashes and the deadline are reset. A durable function continues after its recorded results; if its
@@ -78,6 +79,9 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
     exit code is 1 if a run can't be retried. Use --dry-run to see what a retry would keep, run again and perhaps
     repeat.
 
+    With --args, one run is retried with other arguments. It starts over: nothing that it recorded is used. With --app,
+    the arguments are validated.
+
     With filters instead of RUN, all matching failed and cancelled runs are retried in batches, each once; runs that
     can't be retried by themselves are skipped. Here --dry-run counts and lists them.
 
@@ -85,31 +89,83 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
     Examples:
       holdfast retry 0199a3f2-6c1e --dry-run
       holdfast retry 0199a3f2-6c1e
+      holdfast retry 0199a3f2-6c1e --args '{"order_id": 43}'
       holdfast retry --task shop.tasks.charge --error "no funds" --dry-run
     """
 
     by = actor_or_user(flags.pop("by"))
+    args = new_arguments(given_args)
+    if args is not None and len(run) != 1:
+        raise click.UsageError("--args needs exactly one RUN.")
     if not run:
         return run_bulk(shared, "retry", flags, lambda control, filters: control.bulk.retry(filters, by=by))
     dry_run = flags.pop("dry_run")
     refuse_filters(flags)
     if dry_run:
-        return _preview_retries(shared, run)
+        return _preview_retries(shared, run, changed=args is not None)
 
     def again(control: Control, id: UUID) -> tuple[bool, str]:
-        retried = control.runs.retry(id, by)
+        retried = control.runs.retry(id, by, args)
         info = control.runs.info(id)
         if not retried:
             return False, f"unfinished: {info.state}"
-        return (
-            True,
-            "retried" if info.queue != GRAPH_QUEUE else "retried with all nodes that depend on what failed",
-        )
+        if info.queue == GRAPH_QUEUE:
+            return True, "retried with all nodes that depend on what failed"
+        return True, "retried" if args is None else "starts over with the new arguments"
 
     return _each(shared, run, again)
 
 
-def _preview_retries(shared: SharedOptions, runs: tuple[str, ...]) -> int:
+def new_arguments(text: str | None) -> tuple[Any, ...] | dict[str, Any] | None:
+    """Parse --args, which replaces all arguments of a run; None without it."""
+    if text is None:
+        return None
+    positional, named = arguments(text)
+    return named or positional
+
+
+@holdfast.command()
+@click.argument("run", nargs=-1, required=True, shell_complete=complete_runs)
+@click.option("--priority", type=int, help="Runs with a higher priority are claimed first.")
+@click.option(
+    "--run-at", type=FUTURE_TIME, metavar="TIME", help="When to start or continue: 2h (from now) or 2026-11-16T09:30."
+)
+@click.option("--args", "given_args", metavar="JSON", help="Replace all arguments: a JSON object (by name) or array.")
+@click.option("--tag", "tags", metavar="NAME", multiple=True, help="Replace all tags; repeatable.")
+@by_option
+@pass_shared
+def update(
+    shared: SharedOptions,
+    run: tuple[str, ...],
+    given_args: str | None,
+    tags: tuple[str, ...],
+    by: str | None,
+    **given: Any,
+) -> int:
+    """Change runs that haven't started.
+
+    Options that aren't given stay as they are. Of a run that has started, only the time can be changed: that of a
+    scheduled retry, or the end of a sleep if the function waits for nothing else. RUN is a run id or a unique prefix.
+    The exit code is 1 if a run can't be changed. With --app, arguments are validated.
+
+    \b
+    Examples:
+      holdfast update 0199a3f2-6c1e --priority 5
+      holdfast update 0199a3f2-6c1e --run-at 2026-11-20T06:00
+      holdfast update 0199a3f2-6c1e --run-at 2h --tag night
+    """
+    changes = {**given, "args": new_arguments(given_args), "tags": tags or None}
+    if all(value is None for value in changes.values()):
+        raise click.UsageError("Pass what to change: --priority, --run-at, --args or --tag.")
+
+    def change(control: Control, id: UUID) -> tuple[bool, str]:
+        control.runs.update(id, **changes, by=actor_or_user(by))
+        return True, "changed"
+
+    return _each(shared, run, change)
+
+
+def _preview_retries(shared: SharedOptions, runs: tuple[str, ...], *, changed: bool) -> int:
     """Show what retries of runs would do; an error doesn't stop the others."""
     from holdfast.cli.connect import connect_or_empty
 
@@ -117,7 +173,7 @@ def _preview_retries(shared: SharedOptions, runs: tuple[str, ...]) -> int:
     with connect_or_empty(shared) as control:
         for run in runs:
             try:
-                preview = control.runs.preview_retry(control.runs.find(run))
+                preview = control.runs.preview_retry(control.runs.find(run), changed=changed)
                 found.append({"run": str(preview.id), "preview": preview, "error": None})
                 if not shared.json:
                     _show_preview(preview)
@@ -178,12 +234,20 @@ def _show_result(line: dict[str, Any]) -> None:
 @click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--from", "from_step", metavar="STEP", shell_complete=complete_steps,
-    help="Keep the checkpoints before this step.  [default: none]",
+    help="Keep the checkpoints before this step, or what doesn't depend on this node.  [default: none]",
 )  # fmt: skip
+@click.option("--from-failed", is_flag=True, help="Of a graph, run only what failed and what depends on it.")
 @click.option("--args", "given_args", metavar="JSON", help="Replace all arguments: a JSON object (by name) or array.")
 @by_option
 @pass_shared
-def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str | None, by: str | None) -> None:
+def fork(
+    shared: SharedOptions,
+    run: str,
+    from_step: str | None,
+    from_failed: bool,
+    given_args: str | None,
+    by: str | None,
+) -> None:
     """Create a new run from the checkpoints of another run, and print its id.
 
     With --from, the new run has the results of all steps before STEP and doesn't run them again; without it, the new
@@ -191,23 +255,24 @@ def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str
     times, the first one counts. A step whose failure ended the run has no checkpoint: use `holdfast retry` to continue
     there. The original run doesn't change. RUN is a run id or a unique prefix. With --app, arguments are validated.
 
+    A finished graph is replayed as a new run: all nodes run again, and gates open again. With --from NODE or
+    --from-failed, nodes that are done and don't depend on a node that runs again keep their results.
+
     \b
     Examples:
       holdfast fork 0199a3f2-6c1e --from charge
       holdfast fork 0199a3f2-6c1e --args '{"order_id": 43}'
+      holdfast fork 0199a3f4-11d0 --from-failed
     """
     from holdfast.cli.connect import connect_or_empty
 
-    args = None
-    if given_args is not None:
-        positional, named = arguments(given_args)
-        args = named or positional
+    args = new_arguments(given_args)
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         info = control.runs.info(id)
-        made = control.runs.fork(id, from_step, args, actor_or_user(by))
+        made = control.runs.fork(id, from_step, args, actor_or_user(by), from_failed=from_failed)
     if shared.json:
-        show_json({"id": made, "task": info.task, "forked": id, "from_step": from_step})
+        show_json({"id": made, "task": info.task, "forked": id, "from_step": from_step, "from_failed": from_failed})
         return
     show_line(str(made))
     if not info.final:

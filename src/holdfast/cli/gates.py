@@ -124,6 +124,7 @@ def _fields(gate: GateDetails) -> Iterator[tuple[str, str | None]]:
     yield "state", f"{gate.state}, {format_gate(gate)}" if gate.state == "waiting" else gate.state
     yield "graph", f"{gate.task} {gate.graph}"
     yield "tenant", gate.tenant
+    yield "payload", None if gate.payload is None else _value(gate.payload)
     yield "decided", format_decision(gate) or None
     yield "output", _value(gate.output) if gate.state == "done" else None
     yield "error", None if gate.error is None else gate.error.message

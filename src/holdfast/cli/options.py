@@ -49,20 +49,31 @@ class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in clic
     """A time: an age such as 2h, or ISO 8601, in UTC unless it has an offset."""
 
     name = "time"
+    direction, sign = "ago", 1
+    """What a duration means: so long ago, or from now."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
         if _DURATION.fullmatch(value.strip()):
-            return seconds_ago(DURATION.convert(value, param, ctx))
+            return seconds_ago(self.sign * DURATION.convert(value, param, ctx))
         try:
             time = datetime.fromisoformat(value.strip())
         except ValueError:
-            self.fail(f"{value!r} is not a time: use 2h (ago), 2026-11-16 or 2026-11-16T09:30.", param, ctx)
+            self.fail(
+                f"{value!r} is not a time: use 2h ({self.direction}), 2026-11-16 or 2026-11-16T09:30.", param, ctx
+            )
         return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
+class FutureTimeType(TimeType):
+    """A time: a duration from now such as 2h, or ISO 8601, in UTC unless it has an offset."""
+
+    direction, sign = "from now", -1
+
+
 TIME = TimeType()
+FUTURE_TIME = FutureTimeType()
 
 
 def seconds_ago(seconds: float) -> datetime:

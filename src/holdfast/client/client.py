@@ -29,7 +29,7 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
-from holdfast.store.run_actions import RunChanges
+from holdfast.store.run_actions import run_changes
 from holdfast.store.run_reader import run_id
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.options import Options
@@ -122,9 +122,16 @@ class Client:
     def cancel(self, id: UUID, reason: str | None, by: str | None = None) -> bool:
         return self.store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
-    def retry(self, id: UUID, by: str | None = None) -> bool:
+    def retry(
+        self,
+        id: UUID,
+        task: str,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> bool:
         refuse_in_body("retry", "call it inside a step")
-        return self.store.actions.retry(str(id), check_actor(by))
+        return self.store.actions.retry(str(id), check_actor(by), self._arguments("retry", task, args, kwargs))
 
     def pause(self, id: UUID, by: str | None = None) -> bool:
         return self.store.pauses.pause_run(str(id), check_actor(by))
@@ -146,17 +153,20 @@ class Client:
         self, id: UUID, task: str, changes: Mapping[str, Any], args: tuple[Any, ...] | None, by: str | None
     ) -> None:
         refuse_in_body("update", "call it inside a step")
-        checked = Options().merge(**changes)
-        text = None
-        if args is not None:
-            if not isinstance(args, tuple | list):
-                raise ConfigError(f"update: args must be a tuple of the task's arguments, not {type(args).__name__}")
-            text = self._registry.get(task).signature.encode(tuple(args), {})
-        tags = None if checked.tags is None else msgspec.json.encode(checked.tags).decode()
-        given = RunChanges(checked.priority, checked.run_at, text, tags)
-        if given == RunChanges():
-            raise ConfigError("update: pass priority=, run_at=, args= or tags=")
+        given = run_changes(Options().merge(**changes), self._arguments("update", task, args, None))
         self.store.actions.update(str(id), given, check_actor(by))
+
+    def _arguments(
+        self, verb: str, task: str, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+    ) -> str | None:
+        """Encode new arguments of a run; None without any."""
+        if args is not None and not isinstance(args, tuple | list):
+            raise ConfigError(f"{verb}: args must be a tuple of the task's arguments, not {type(args).__name__}")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise ConfigError(f"{verb}: kwargs must be a mapping of the task's arguments, not {type(kwargs).__name__}")
+        if args is None and kwargs is None:
+            return None
+        return self._registry.get(task).signature.encode(tuple(args or ()), dict(kwargs or {}))
 
     def fork(
         self,
@@ -166,18 +176,25 @@ class Client:
         args: tuple[Any, ...] | None,
         kwargs: Mapping[str, Any] | None = None,
         by: str | None = None,
+        *,
+        from_failed: bool = False,
     ) -> Run[Any]:
         refuse_in_body("fork", "call it inside a step")
-        if args is not None and not isinstance(args, tuple | list):
-            raise ConfigError(f"fork: args must be a tuple of the task's arguments, not {type(args).__name__}")
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise ConfigError(f"fork: kwargs must be a mapping of the task's arguments, not {type(kwargs).__name__}")
-        text = None
-        if args is not None or kwargs is not None:
-            text = self._registry.get(task).signature.encode(tuple(args or ()), dict(kwargs or {}))
         if from_step is not None:
             check_name(from_step, "from_step", MAX_KEY_CHARS)
-        self.store.actions.fork(str(id), str(fork := new_id()), from_step, text, check_actor(by))
+        fork = new_id()
+        if self.results.reader.row(id).kind == "graph":
+            if args is not None or kwargs is not None:
+                raise ConfigError(f"fork: run {id} is a graph, which has no arguments")
+            self.store.graph_forks.fork(
+                str(id), str(fork), from_node=from_step, from_failed=from_failed, by=check_actor(by),
+                fair=self._registry.fair,
+            )  # fmt: skip
+            return self.handle(fork, task)
+        if from_failed:
+            raise ConfigError(f"fork: run {id} is not a graph: from_failed applies to graphs, use retry to continue it")
+        text = self._arguments("fork", task, args, kwargs)
+        self.store.actions.fork(str(id), str(fork), from_step, text, check_actor(by))
         return self.handle(fork, task)
 
     def send(self, id: UUID, task: str, topic: str, payload: Any, by: str | None = None) -> None:

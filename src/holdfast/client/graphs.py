@@ -15,14 +15,15 @@ from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id
 from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, check_name
-from holdfast.model.payloads import template_context
+from holdfast.model.payloads import PayloadContext, template_context
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
 from holdfast.store.graphs import gate_completed, gate_failed
+from holdfast.store.hooks import HOOKS
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.run_reader import RunReader
 from holdfast.task.conditions import Node
-from holdfast.task.graph import Graph
+from holdfast.task.graph import NO_ARGUMENTS, Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
 from holdfast.task.options import Options
 from holdfast.task.scope import refuse_in_body, reject_in_event_loop
@@ -140,8 +141,7 @@ class GraphClient:
         run = self.graph_run(compiled, named)
         if graph.key is not None:
             run.key = graph.key
-            options = {} if run.options is None else msgspec.json.decode(run.options)
-            run.options = msgspec.json.encode({**options, "key": graph.key}).decode()
+            _add_options(run, {"key": graph.key})
             run.digest, run.old_digest = graph_digests(compiled, named)
         return run, self.new_graph(compiled, run.tenant)
 
@@ -152,8 +152,7 @@ class GraphClient:
         run.unique = graph.graph.options.unique
         if result is not None:
             request = graph.graph.added[result].request
-            stored = {"result": result, "task": None if request is None else request.task}
-            run.options = msgspec.json.encode(stored).decode()
+            _add_options(run, {"result": result, "task": None if request is None else request.task})
         return run
 
     def _graph_row(self, graph: Graph, tenant: str | None) -> NewRun:
@@ -163,6 +162,8 @@ class GraphClient:
         run.priority = options.priority or 0
         run.tags = None if options.tags is None else msgspec.json.encode(options.tags).decode()
         run.metadata = options.metadata
+        if graph.hooks:
+            _add_options(run, {HOOKS: self._creator.hook_templates(graph.hooks)})
         return run
 
     def new_graph(self, graph: CompiledGraph, tenant: str | None, inherited: Options = NO_OPTIONS) -> NewGraph:
@@ -184,7 +185,7 @@ class GraphClient:
         own = graph.options
         for what, value in (
             ("key", graph.key), ("tenant", graph.tenant), ("unique name", own.unique), ("tags", own.tags),
-            ("deadline", own.deadline or own.deadline_at), ("metadata", own.metadata),
+            ("deadline", own.deadline or own.deadline_at), ("metadata", own.metadata), ("hook", graph.hooks or None),
         ):  # fmt: skip
             if value is not None:
                 raise GraphError(f"append: graph {graph.name} has a {what}; remove it, the run has its own")
@@ -211,14 +212,17 @@ class GraphClient:
         assert spec.gate is not None
         run = self._row(GATE, tenant)
         run.deadline_in = spec.gate.timeout
-        return NewNode(run, spec.name, node.needs, _packed(node.stored()), "gate")
+        if spec.gate.args != NO_ARGUMENTS:
+            context = PayloadContext("args", tenant, run.id)
+            run.args = self._store.payloads.pack(spec.gate.args, context, "the payload of gate", spec.name)
+        return NewNode(run, spec.name, node.needs, _packed(self._plan(node, run, tenant)), "gate")
 
     def _plan(self, node: CompiledNode, run: NewRun, tenant: str | None) -> dict[str, Any] | None:
-        """Return what is stored to decide a task node. Its arguments are packed if the codec binds them to the node."""
-        plan, payloads, request = node.stored(), self._store.payloads, node.spec.request
-        if plan is not None and request is not None and "args" in plan and payloads.binds:
+        """Return what is stored to decide a task or gate. Its arguments are packed if the codec binds them to it."""
+        plan, payloads = node.stored(), self._store.payloads
+        if plan is not None and "args" in plan and payloads.binds:
             context = template_context(tenant if run.tenant is None else run.tenant, run.id)
-            plan["args"] = payloads.pack(request.args, context, "the arguments of task", run.task)
+            plan["args"] = payloads.pack(node.args, context, "the arguments of", run.task)
         return plan
 
     def _row(self, task: str, tenant: str | None) -> NewRun:
@@ -244,6 +248,12 @@ class GraphClient:
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
         return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
+
+
+def _add_options(run: NewRun, more: dict[str, Any]) -> None:
+    """Add to the stored options of a run."""
+    options = {} if run.options is None else msgspec.json.decode(run.options)
+    run.options = msgspec.json.encode({**options, **more}).decode()
 
 
 def _with_defaults(request: Request[Any], defaults: Options) -> Request[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID
 
@@ -126,10 +127,21 @@ class Run(Generic[R_co]):
         """Cancel the run. The awaitable form of `cancel`."""
         return await run_in_thread(self._client.cancel, self.id, reason, by)
 
-    def retry(self, *, by: str | None = None) -> bool:
+    def retry(
+        self,
+        *,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> bool:
         """Return a failed or cancelled run to `ready`, with its retry and crash counts reset.
 
+        A durable function continues after its recorded results. With other arguments it starts over instead: recorded
+        results don't count any more, and its children stay as they ended.
+
         Args:
+            args: Positional arguments to run with from now on. With `args` or `kwargs`, they replace all arguments.
+            kwargs: Keyword arguments to run with from now on.
             by: Who retries it, for the history.
 
         Returns:
@@ -137,13 +149,21 @@ class Run(Generic[R_co]):
 
         Raises:
             RunFinished: The run succeeded, so that there is nothing to retry.
+            RunStarted: The run is unfinished, so that it can't get other arguments.
+            BadArguments: The arguments don't match the function's parameters.
         """
         reject_in_event_loop("retry")
-        return self._client.retry(self.id, by)
+        return self._client.retry(self.id, self.task, args, kwargs, by)
 
-    async def aretry(self, *, by: str | None = None) -> bool:
+    async def aretry(
+        self,
+        *,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> bool:
         """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
-        return await run_in_thread(self._client.retry, self.id, by)
+        return await run_in_thread(self._client.retry, self.id, self.task, args, kwargs, by)
 
     def update(
         self,
@@ -156,11 +176,12 @@ class Run(Generic[R_co]):
     ) -> None:
         """Change the run while it hasn't started. What isn't given stays as it is.
 
-        The time of a scheduled retry can be changed, too.
+        Of a run that has started, only `run_at` can be changed: the time of a scheduled retry, or the end of
+        `ctx.sleep` if the function waits for nothing else.
 
         Args:
             priority: Runs with a higher priority are claimed first.
-            run_at: When it starts at the earliest. A time in the past starts it soon.
+            run_at: When it starts or continues at the earliest. A time in the past means soon.
             args: Its arguments, all of them. Not possible for a run with limits.
             tags: Its tags.
             by: Who changes it. Recorded in the history.
@@ -221,19 +242,27 @@ class Run(Generic[R_co]):
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        from_failed: bool = False,
         by: str | None = None,
     ) -> Run[R_co]:
-        """Create a new run that reuses this run's checkpoints up to a step.
+        """Create a new run that reuses this run's checkpoints up to a step, or replay a finished graph as a new run.
+
+        The fork of a graph has new nodes with the same arguments and conditions; its gates open again. With
+        `from_step` or `from_failed`, other nodes that are done or skipped keep their outcomes.
 
         Args:
-            from_step: The first step to run again, by its name in the code or by its key. None starts from the
-                beginning.
+            from_step: The first step to run again, by its name in the code or by its key; of a graph, the node from
+                which on nodes run again. None starts from the beginning.
             args: Positional arguments for the new run. With `args` or `kwargs`, they replace all arguments.
             kwargs: Keyword arguments for the new run.
+            from_failed: Of a graph, run only what failed or was cancelled, and all nodes that depend on it.
             by: Who forks it, for the history.
+
+        Raises:
+            GraphError: The run is a graph that is unfinished, or a node that can't be forked by itself.
         """
         reject_in_event_loop("fork")
-        return self._client.fork(self.id, self.task, from_step, args, kwargs, by)
+        return self._client.fork(self.id, self.task, from_step, args, kwargs, by, from_failed=from_failed)
 
     async def afork(
         self,
@@ -241,10 +270,12 @@ class Run(Generic[R_co]):
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        from_failed: bool = False,
         by: str | None = None,
     ) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints. The awaitable form of `fork`."""
-        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args, kwargs, by)
+        fork = partial(self._client.fork, from_failed=from_failed)
+        return await run_in_thread(fork, self.id, self.task, from_step, args, kwargs, by)
 
     def send(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
         """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -234,9 +234,11 @@ class RunCreator:
 
     def _hooks(self, declared: Declaration) -> dict[str, list[dict[str, Any]]] | None:
         """Return the templates of the runs that follow the end of a run."""
-        if not declared.hooks:
-            return None
-        return {event: [self._hook(request) for request in requests] for event, requests in declared.hooks.items()}
+        return self.hook_templates(declared.hooks) if declared.hooks else None
+
+    def hook_templates(self, hooks: Mapping[str, tuple[Request[Any], ...]]) -> dict[str, list[dict[str, Any]]]:
+        """Return the templates of the runs that follow the end of a run or a graph, by event."""
+        return {event: [self._hook(request) for request in requests] for event, requests in hooks.items()}
 
     def _hook(self, request: Request[Any]) -> dict[str, Any]:
         (argument,) = msgspec.json.decode(request.args)

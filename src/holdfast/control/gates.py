@@ -20,7 +20,7 @@ from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
 from holdfast.store.graph_progress import read_plan
 from holdfast.store.graphs import checked_output
-from holdfast.store.run_queries import DependencyRow, GateRow
+from holdfast.store.run_queries import DependencyRow, GateRow, RunDetailRow
 from holdfast.store.run_reader import RunReader
 
 MAX_OPEN_GATES = 1000
@@ -97,6 +97,8 @@ class GateDetails(GateInfo, frozen=True, kw_only=True):
     dependents: list[GateDependent]
     """The first nodes that depend on it."""
     more_dependents: bool
+    payload: Any = None
+    """What the decision is about."""
     output: Any = None
     """The output of a completed gate."""
     error: ErrorInfo | None = None
@@ -168,6 +170,7 @@ class GateControl:
                 for each, node, kind, task, state in after[:MAX_DEPENDENCIES]
             ],
             more_dependents=len(after) > MAX_DEPENDENCIES,
+            payload=None if details is None else _payload(row.tenant, row.id, details, payloads),
             output=None
             if details is None
             else payloads.view.arguments(
@@ -210,6 +213,12 @@ def _decided_by(data: str | None) -> str | None:
         by = msgspec.json.decode(data or "{}", type=dict[str, Any]).get("by")
         return None if by is None else str(by)
     return None
+
+
+def _payload(tenant: str | None, id: str, details: RunDetailRow, payloads: RunPayloads) -> Any:
+    """Return the payload of a gate, or a remark if it can't be read; None without one."""
+    args = payloads.view.arguments(details.args, PayloadContext("args", tenant, id), details.args_bytes)
+    return args.get("payload") if isinstance(args, dict) else args
 
 
 def _dependencies(rows: Sequence[DependencyRow], payloads: RunPayloads) -> list[GateDependency]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.errors import error_text
 from holdfast.model.history import Entry
+from holdfast.model.names import counted
 from holdfast.model.step_keys import key_label
 
 ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released", "set_aside": "message set aside"}
@@ -43,6 +44,8 @@ def _describe_wait(data: Mapping[str, Any]) -> str:
 
 
 def _describe_retry(data: Mapping[str, Any]) -> str:
+    if data.get("changed"):
+        return "starts over with other arguments"
     if data.get("starts_over"):
         return "starts over, because a node before it runs again"
     return f"from {key_label(str(data['from_step']))}" if data.get("from_step") else ""
@@ -52,6 +55,11 @@ def _describe_fork(data: Mapping[str, Any]) -> str:
     step, count = str(data.get("from_step") or ""), data.get("steps", 0)
     label = key_label(step) if "#" in step and " #" not in step else step
     at = f" at {label}" if label else ""
+    if "nodes" in data:  # a graph
+        at = " at its failed nodes" if data.get("from_failed") else at
+        return f"from run {data.get('from')}{at}, {counted(int(data['nodes']), 'node')} to run again"
+    if "steps" not in data:
+        return f"outcome of run {data.get('from')}"
     return f"from run {data.get('from')}{at}, {count} {'checkpoint' if count == 1 else 'checkpoints'} kept"
 
 
@@ -84,6 +92,8 @@ def _describe_lost_worker(data: Mapping[str, Any]) -> str:
     return f"its process had {count:,} runs, none is charged" if count else "the database was unreachable, not charged"
 
 
+_CHANGED = {"args": "arguments", "run_at": "time"}
+
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
     "waiting": _describe_wait,
@@ -98,5 +108,6 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "step_retrying": _describe_try,
     "drift": _describe_drift,
     "sent": _describe_sent,
+    "updated": lambda data: ", ".join(_CHANGED.get(str(name), str(name)) for name in data.get("changed") or ()),
     "set_aside": lambda data: f"message {data.get('message')} on topic {data.get('topic')}",
 }

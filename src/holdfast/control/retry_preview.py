@@ -12,7 +12,7 @@ from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.model.step_keys import key_label
 from holdfast.store import Store
-from holdfast.store.run_actions import refuse_done_retry, refuse_node_retry
+from holdfast.store.run_actions import check_restartable, refuse_changed_retry, refuse_done_retry, refuse_node_retry
 from holdfast.store.run_queries import NodeRow, RunDetailRow, RunRow, StepRow
 from holdfast.store.run_tree import parse_spawn_key
 
@@ -71,14 +71,20 @@ class RetryPreviewer:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def preview(self, row: RunRow, details: RunDetailRow) -> RetryPreview:
-        """Preview a retry. Raises the error that the retry would raise."""
+    def preview(self, row: RunRow, details: RunDetailRow, *, changed: bool = False) -> RetryPreview:
+        """Preview a retry, with other arguments if `changed`. Raises the error that the retry would raise."""
         if row.state in ("done", "skipped"):
             raise refuse_done_retry(row.id, row.state, row.kind)
         if row.state not in FINAL_STATES:
+            if changed:
+                raise refuse_changed_retry(row.id, row.state, is_started=row.started_at is not None)
             return self._of(row, "none", f"it is unfinished ({row.state}): a retry changes nothing")
         if row.node is not None:
             raise refuse_node_retry(row.id, row.node, str(row.parent))
+        if changed:
+            limited, undoes = details.limits is not None, bool(details.failed_undo)
+            check_restartable(row.id, row.kind, has_compensations=undoes, limited=limited)
+            return self._restart(row)
         if row.kind == "graph":
             return self._graph(row)
         if details.failed_undo:
@@ -115,6 +121,22 @@ class RetryPreviewer:
             text = f"it continues after {counted(len(kept), 'recorded result')}"
             return self._of(row, "resume", text, **lists)
         return self._of(row, "start", "it starts from the beginning", **lists)
+
+    def _restart(self, row: RunRow) -> RetryPreview:
+        """Preview a retry with other arguments, which takes back everything that is recorded."""
+        current = [step for step in self._store.queries.step_outline(row.id) if step.generation >= 0]
+        undone = {int(step.value or 0) for step in current if step.kind == "undone"}
+        back = [step for step in current if step.kind not in _NOT_SHOWN]
+        repeated = [RepeatedStep(key_label(step.key), "not_undone", _taken_back(step, undone)) for step in back]
+        may_repeat = [
+            f"{key_label(step.key)}: its effect wasn't undone"
+            for step in back
+            if step.n not in undone and step.kind in ("step", "spawn", "map", "enqueue")
+        ]
+        if row.started_at is not None:
+            may_repeat.append("whatever the function did before it ended, apart from its recorded steps")
+        text = "it starts from the beginning with the new arguments; nothing that it recorded is used"
+        return self._of(row, "start", text, again=repeated, may_repeat=may_repeat)
 
     def _failed_children(self, row: RunRow, details: RunDetailRow, kept: Sequence[StepRow]) -> list[UUID]:
         """Return the children that are retried: those that the kept part created and hasn't joined."""
@@ -184,6 +206,11 @@ def _repeated(step: StepRow, undone: set[int]) -> RepeatedStep:
     if step.kind == "enqueue":
         return RepeatedStep(label, "not_undone", "enqueues again")
     return RepeatedStep(label, "repeated", _TEXTS.get(step.kind, "runs again"))
+
+
+def _taken_back(step: StepRow, undone: set[int]) -> str:
+    effect = "was undone" if step.n in undone else "is recorded"
+    return f"{effect}, and runs again with a new idempotency key if the function calls it"
 
 
 def _failure(step: StepRow) -> RepeatedStep:

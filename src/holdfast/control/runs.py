@@ -41,9 +41,11 @@ from holdfast.model.payloads import PayloadContext, message_context
 from holdfast.model.previews import UNREADABLE, PayloadView
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
+from holdfast.store.run_actions import run_changes
 from holdfast.store.run_history import HistoryView
 from holdfast.store.run_queries import RunDetailRow, RunRow
 from holdfast.store.run_reader import RunReader, run_id
+from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
@@ -321,9 +323,29 @@ class RunControl:
         """Cancel a run; False if it had already finished. `by` names the operator in its history."""
         return self._store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
-    def retry(self, id: UUID, by: str | None = None) -> bool:
-        """Return a failed or cancelled run to ready; False if it is unfinished."""
-        return self._store.actions.retry(str(id), check_actor(by))
+    def retry(self, id: UUID, by: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None) -> bool:
+        """Return a failed or cancelled run to ready; False if it is unfinished.
+
+        With other arguments, by position or by name, it starts over.
+        """
+        text = None if args is None else self._arguments(self._reader.row(id).task, args)
+        return self._store.actions.retry(str(id), check_actor(by), text)
+
+    def update(
+        self,
+        id: UUID,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        args: Sequence[Any] | Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Change a run that hasn't started, or the time of a scheduled retry or of a sleep. None leaves as it is."""
+        given = {"priority": priority, "run_at": run_at, "tags": tags}
+        options = Options().merge(**{name: value for name, value in given.items() if value is not None})
+        text = None if args is None else self._arguments(self._reader.row(id).task, args)
+        self._store.actions.update(str(id), run_changes(options, text), check_actor(by))
 
     def pause(self, id: UUID, by: str | None = None) -> bool:
         """Pause a run with its unfinished children; False if it was paused."""
@@ -333,13 +355,16 @@ class RunControl:
         """Resume a paused run with its children; False if it wasn't paused."""
         return self._store.pauses.resume_run(str(id), check_actor(by))
 
-    def preview_retry(self, id: UUID) -> RetryPreview:
-        """Report what a retry of a run would keep, run again and perhaps repeat; changes nothing."""
+    def preview_retry(self, id: UUID, *, changed: bool = False) -> RetryPreview:
+        """Report what a retry of a run would keep, run again and perhaps repeat; changes nothing.
+
+        `changed`: with other arguments.
+        """
         row = self._reader.row(id)
         details = self._store.queries.details(str(id))
         if details is None:
             raise RunNotFound.of(id)
-        return RetryPreviewer(self._store).preview(row, details)
+        return RetryPreviewer(self._store).preview(row, details, changed=changed)
 
     def fork(
         self,
@@ -347,16 +372,29 @@ class RunControl:
         from_step: str | None = None,
         args: Sequence[Any] | Mapping[str, Any] | None = None,
         by: str | None = None,
+        *,
+        from_failed: bool = False,
     ) -> UUID:
-        """Create a run with the checkpoints that another run recorded before a step.
+        """Create a run with the checkpoints that another run recorded before a step, or a new run of a finished graph.
 
-        `from_step` is a step's name, label or key; without it, the new run starts from the beginning. `args` replace
-        the run's own arguments, by position or by name.
+        `from_step` is a step's name, label or key, or a node of the graph; without it, the new run starts from the
+        beginning. `args` replace the run's own arguments, by position or by name. `from_failed`: of a graph, only
+        nodes that failed or were cancelled, and those that depend on them, run again.
         """
-        text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
             check_name(from_step, "the step", MAX_KEY_CHARS)
-        fork = new_id()
+        fork, row = new_id(), self._reader.row(id)
+        if row.kind == "graph":
+            if args is not None:
+                raise ConfigError(f"run {id} is a graph, which has no arguments")
+            fair = None if self._registry is None else self._registry.fair
+            self._store.graph_forks.fork(
+                str(id), str(fork), from_node=from_step, from_failed=from_failed, by=check_actor(by), fair=fair
+            )
+            return fork
+        if from_failed:
+            raise ConfigError(f"run {id} is not a graph: only graphs are forked from failed nodes; retry this run")
+        text = None if args is None else self._arguments(row.task, args)
         self._store.actions.fork(str(id), str(fork), from_step, text, check_actor(by))
         return fork
 

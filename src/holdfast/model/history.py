@@ -21,10 +21,10 @@ KINDS: dict[str, str] = {
     " the number of runs, or 0 if the database was unreachable",
     "handed_back": "the worker shut down cleanly and released the run; the attempt isn't charged",
     "cancelled": "the run was cancelled; data has the reason and, if known, who cancelled it",
-    "retried": "an operator retried the finished run; data has who, if known, and the step from which it runs again"
-    " if its compensations had run",
-    "updated": "the run was changed before it started; data has who, if known, and what: its priority, time, arguments"
-    " or tags",
+    "retried": "an operator retried the finished run; data has who, if known, the step from which it runs again if its"
+    " compensations had run, and `changed` if it starts over with other arguments",
+    "updated": "the run was changed before it started, or rescheduled; data has who, if known, and what: its priority,"
+    " time, arguments or tags",
     "paused": "the run was paused: no worker claims it until it is resumed; data has who, if known",
     "unpaused": "the paused run was resumed; data has who, if known",
     "sent": "an operator sent the run a message, or a program did with `by=`; data has who, the topic, and the number"
@@ -36,7 +36,8 @@ KINDS: dict[str, str] = {
     "moved": "a state machine moved to its next state; data has both states",
     "restarted": "the run started over with new arguments and without checkpoints",
     "undoing": "the run failed or was cancelled and runs its compensations first; data has the error",
-    "forked": "the run was created from the checkpoints of another run; data has its id",
+    "forked": "the run was created from the checkpoints of another run, or the node has the outcome of another run's"
+    " node; data has its id",
     "skipped": "the graph node can no longer run; data has the cause as an error",
     "appended": "nodes were added to the graph; data has their number and the key",
     "completed": "the gate was completed; data has who did it",

@@ -392,10 +392,10 @@ def _end_graph(tx: Tx, graph: str) -> EndedRun:
         why = f": {error_from_json(text)}" if text and state == "failed" else ""
         others = f" (and {count - 1:,} more)" if count > 1 else ""
         error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
-    ((parent, spawn_key, map_index, node),) = tx.execute("read_graph_parent", id=graph)
+    ((parent, spawn_key, map_index, node, options),) = tx.execute("read_graph_parent", id=graph)
     end_without_attempt(tx, [EndWithoutAttempt(graph, None, None, "failed" if count else "done", error=error)])
     parent = None if parent is None else str(parent)
-    return EndedRun(graph, "failed" if count else "done", parent, spawn_key, map_index, node)
+    return EndedRun(graph, "failed" if count else "done", parent, spawn_key, map_index, node, options=options)
 
 
 def insert_steps(rows: Mapping[str, Any]) -> Generator[StatementCall, list[Row], None]:

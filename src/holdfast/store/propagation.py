@@ -103,6 +103,24 @@ def retry_runs(tx: Tx, runs: Iterable[str], by: str | None = None) -> ReleaseRes
     return _merge(released + _retry_children(tx, retried, by))
 
 
+def restart_run(tx: Tx, run: str, args: str, by: str | None = None) -> ReleaseResult | None:
+    """Retry a locked run with other arguments, as they are stored: it starts over in a new generation.
+
+    What it recorded is superseded, its children stay as they ended, and messages that it received are received again.
+    Return None if it couldn't be retried.
+    """
+    retried = _retried_runs(tx.execute("retry_runs", rows=id_rows([run])))
+    if not retried:
+        return None
+    ((generation,),) = tx.execute("replace_arguments", id=run, args=args)
+    take_back(tx, {run: (generation - 1, 0)})
+    data: dict[str, Any] = {"changed": ["args"], "starts_over": True} | ({} if by is None else {"by": by})
+    entry = history_row(run, retried[0].records, "retried", 0, data=msgspec.json.encode(data).decode())
+    tx.execute("add_history", rows=json_rows([entry]))
+    _retry_waits(tx, retried)
+    return ReleaseResult([], [])
+
+
 def reopen_graph(tx: Tx, graph: str, by: str | None = None) -> ReleaseResult:
     """Retry a locked graph: block the nodes that run again, and decide those that can start.
 
@@ -170,13 +188,18 @@ def _retried_row(run: RetriedRun, by: str | None, from_step: str | None) -> dict
 
 def _retry_children(tx: Tx, retried: Sequence[RetriedRun], by: str | None) -> list[ReleaseResult]:
     """Retry the failed children of retried runs."""
+    _retry_waits(tx, retried)
+    failed = _find_failed_children(tx, [run for run in retried if run.kind is None and run.ending is None])
+    released = [retry_runs(tx, chunk, by) for chunk in in_chunks(failed)]
+    return [each for each in released if each is not None]
+
+
+def _retry_waits(tx: Tx, retried: Sequence[RetriedRun]) -> None:
+    """Let the parents of retried children wait for them again, within the concurrency of their maps."""
     children = [run for run in retried if run.spawn_key is not None]
     if children:
         _reopen_waits(tx, children)
         _apply_map_concurrency(tx, [run for run in children if run.map_index is not None])
-    failed = _find_failed_children(tx, [run for run in retried if run.kind is None and run.ending is None])
-    released = [retry_runs(tx, chunk, by) for chunk in in_chunks(failed)]
-    return [each for each in released if each is not None]
 
 
 def _find_failed_children(tx: Tx, parents: Sequence[RetriedRun]) -> list[str]:

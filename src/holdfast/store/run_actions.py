@@ -32,7 +32,7 @@ from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
 from holdfast.store.journal import MAX_PAGE_BYTES, read_child_results
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
-from holdfast.store.propagation import propagate_ends, retry_runs
+from holdfast.store.propagation import propagate_ends, restart_run, retry_runs
 from holdfast.store.run_queries import StepRow
 from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
 from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
@@ -49,6 +49,15 @@ class RunChanges(NamedTuple):
     run_at: int | None = None
     args: str | None = None
     tags: str | None = None
+
+
+def run_changes(options: Any, args: str | None) -> RunChanges:
+    """Build the changes of a run from checked options and encoded arguments; refuse to change nothing."""
+    tags = None if options.tags is None else msgspec.json.encode(options.tags).decode()
+    changes = RunChanges(options.priority, options.run_at, args, tags)
+    if changes == RunChanges():
+        raise ConfigError("update: pass priority=, run_at=, args= or tags=")
+    return changes
 
 
 class RunActions(StoreModule):
@@ -74,10 +83,11 @@ class RunActions(StoreModule):
 
         return self._transaction("client", work)
 
-    def retry(self, id: str, by: str | None = None) -> bool:
+    def retry(self, id: str, by: str | None = None, args: str | None = None) -> bool:
         """Retry a failed or cancelled run with the children that failed with it; False if it is unfinished.
 
-        `by`: who requested it.
+        `by`: who requested it. With new `args`, as JSON, the run starts over: nothing that it recorded counts any more,
+        and its children stay as they ended.
         """
 
         def work(tx: Tx) -> bool:
@@ -85,10 +95,19 @@ class RunActions(StoreModule):
             if run.state in ("done", "skipped"):
                 raise refuse_done_retry(id, run.state, run.kind)
             if run.state not in FINAL_STATES:
+                if args is not None:
+                    raise refuse_changed_retry(id, run.state, is_started=bool(run.fence))
                 return False
             if run.node is not None:
                 raise refuse_node_retry(id, run.node, str(run.parent))
-            released = retry_runs(tx, [id], by)
+            if args is None:
+                released = retry_runs(tx, [id], by)
+            else:
+                check_restartable(
+                    id, run.kind, has_compensations=run.ending is not None, limited=run.limits is not None
+                )
+                packed = tx.payloads.pack(args, PayloadContext("args", run.tenant, id), "the new arguments of run", id)
+                released = restart_run(tx, id, packed, by)
             if released is None:
                 _refuse_retry(tx, id)
             propagate_ends(tx, [], released)
@@ -126,9 +145,10 @@ class RunActions(StoreModule):
             return False
 
     def update(self, id: str, changes: RunChanges, by: str | None = None) -> None:
-        """Change a run that hasn't started: its priority, time, arguments or tags. A retry's time can be changed, too.
+        """Change a run that hasn't started: its priority, time, arguments or tags.
 
-        Raises RunFinished if it has finished, and RunStarted if it is too late.
+        Of a run that has started, the time of a scheduled retry and the end of a sleep can be changed. Raises
+        RunFinished if it has finished, and RunStarted if it is too late.
         """
 
         def work(tx: Tx) -> None:
@@ -136,7 +156,11 @@ class RunActions(StoreModule):
             _check_changeable(run, changes)
             packed = None if changes.args is None else _fork_arguments(tx, run, id, changes.args)
             values: dict[str, Any] = changes._asdict() | {"args": packed}
-            ((n, attempt),) = tx.execute("update_run", id=id, **values)
+            if run.state == "waiting":
+                _reschedule_sleep(tx, run, changes.run_at)
+                ((n, attempt),) = tx.execute("next_history_number", id=id)
+            else:
+                ((n, attempt),) = tx.execute("update_run", id=id, **values)
             data = {"changed": [name for name, value in values.items() if value is not None]}
             entry = msgspec.json.encode(data if by is None else {"by": by, **data}).decode()
             tx.execute("add_history", rows=json_rows([history_row(id, n, "updated", attempt, data=entry)]))
@@ -215,7 +239,7 @@ class RunActions(StoreModule):
             if from_step is not None:
                 rows = tx.execute("list_steps_to_fork", id=id)
                 before = _steps_before([StepRow(*row) for row in rows], from_step, id)
-            options = _without_key(tx.execute("read_run_options", id=id)[0][0])
+            options = without_key(tx.execute("read_run_options", id=id)[0][0])
             packed = _fork_arguments(tx, original, fork, args)
             if not tx.execute("fork_run", id=id, fork=fork, args=packed, options=options):
                 return
@@ -240,12 +264,42 @@ def _check_changeable(run: LockedRun, changes: RunChanges) -> None:
     if run.state == "blocked" and (changes.args is not None or changes.run_at is not None):
         raise GraphError(f"run {run.id} is blocked: its arguments and its time follow from what it depends on")
     only_time = (changes.priority, changes.args, changes.tags) == (None, None, None)
-    if run.fence and not (only_time and run.state == "scheduled"):
-        raise RunStarted(f"run {run.id} has started: only the time of its next retry can be changed")
+    if run.fence and not (only_time and run.state in ("scheduled", "waiting")):
+        raise RunStarted(
+            f"run {run.id} has started ({run.state}): only the time of a scheduled retry or of a sleep can be changed"
+        )
     if changes.args is not None and run.limits is not None:
         raise ConfigError(
             f"run {run.id} has limits, whose keys may follow from its arguments: cancel it and enqueue it again"
         )
+
+
+def _reschedule_sleep(tx: Tx, run: LockedRun, due_at: int | None) -> None:
+    """Change when the sleep of a waiting run ends, if that is all that it waits for."""
+    waits = tx.execute("list_open_waits", run=run.id, generation=run.generation)
+    others = [key_label(key) for key, kind in waits if kind != "sleep"]
+    if others or len(waits) != 1:
+        what = f"waits for {others[0]}" if others else f"has {len(waits)} sleeps at once"
+        raise RunStarted(f"run {run.id} {what}: only the time of a single sleep can be changed")
+    tx.execute("reschedule_wait", run=run.id, generation=run.generation, key=waits[0][0], due_at=due_at)
+
+
+def check_restartable(id: str, kind: str | None, *, has_compensations: bool, limited: bool) -> None:
+    """Raise unless a failed or cancelled run can start over with other arguments."""
+    if kind is not None:
+        raise GraphError(f"run {id} is a {kind}, which has no arguments: retry it without arguments")
+    if has_compensations:
+        raise ConfigError(f"run {id} has compensations left to run: retry it without new arguments first")
+    if limited:
+        raise ConfigError(
+            f"run {id} has limits, whose keys may follow from its arguments: enqueue the task again instead"
+        )
+
+
+def refuse_changed_retry(id: str, state: str, *, is_started: bool) -> ConfigError | RunStarted:
+    """Return the error for a retry of an unfinished run with other arguments."""
+    text = f"run {id} is {state}: only a failed or cancelled run is retried with other arguments"
+    return RunStarted(text) if is_started else ConfigError(f"{text}; change this one with update")
 
 
 def _lock_run(tx: Tx, id: str) -> LockedRun:
@@ -282,12 +336,12 @@ def _refuse_retry(tx: Tx, id: str) -> None:
 
 def _check_forkable(run: LockedRun) -> None:
     if run.kind is not None:
-        raise GraphError(f"run {run.id} is a {run.kind}, which can't be forked: submit the graph again")
+        raise GraphError(f"run {run.id} is a {run.kind}, which can't be forked: fork its graph")
     if run.node is not None and run.state in ("blocked", "skipped"):
         raise GraphError(f"run {run.id} is node {run.node} of a graph and {run.state}: it has no arguments yet")
 
 
-def _without_key(options: str | None) -> str | None:
+def without_key(options: str | None) -> str | None:
     """Return the options of a run for its fork, which isn't what the idempotency key stands for."""
     if options is None or '"key"' not in options:
         return options

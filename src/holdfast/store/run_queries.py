@@ -166,6 +166,7 @@ class RunDetailRow(NamedTuple):
     debounce: str | None
     start_by: int | None
     paused_at: int | None
+    limits: str | None
     corrupt: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts
 from holdfast.store.attempts import AttemptStore, OutcomeStore
 from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
+from holdfast.store.graph_forks import GraphForks
 from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
@@ -69,6 +70,7 @@ class Store:
 
         # Act on them from outside.
         self.actions = RunActions(context)
+        self.graph_forks = GraphForks(context, self.lanes)
         self.pauses = PauseStore(context)
         self.events = EventStore(context)
         self.limits = LimitStore(context)

@@ -17,6 +17,7 @@ from holdfast.policy.graph_rules import MISSING, Reference, Rule
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.task.annotations import Unresolved, check
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
+from holdfast.task.hooks import HookTasks, declared_hooks
 from holdfast.task.options import Options, positive_micros
 from holdfast.task.task import Request, Takes0, Takes1, Takes2, Takes3, Takes4, Task
 
@@ -45,6 +46,7 @@ Entries: TypeAlias = Mapping[str, T | Output[T]]
 Outputs: TypeAlias = Sequence[Output[Any]]
 
 MAX_NODES = 100_000
+NO_ARGUMENTS = "{}"
 
 
 class NotOutput(Protocol):  # noqa: PLW1641
@@ -70,6 +72,8 @@ class GateSpec(msgspec.Struct):
     timeout: int | None
     on_timeout: OnTimeout
     schema: dict[str, Any] | None
+    args: str = NO_ARGUMENTS
+    """JSON: an object with the payload, if the gate has one."""
 
 
 class NodeSpec(msgspec.Struct):
@@ -115,6 +119,9 @@ class Graph:
         deadline: The limit for the whole graph, as a duration or a point in time.
         tags: Labels to find the graph's run by. Nodes have those of their own `task.options`.
         metadata: Names and JSON values to find the graph's run by, as in `task.options`.
+        on_success: Tasks to enqueue when the graph has succeeded, with a `RunEnd`, as in `@app.task`.
+        on_failure: Tasks to enqueue when the graph has failed.
+        on_end: Tasks to enqueue when the graph has ended, however it did.
     """
 
     def __init__(
@@ -129,8 +136,12 @@ class Graph:
         deadline: Duration | datetime | None = None,
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        on_success: HookTasks | None = None,
+        on_failure: HookTasks | None = None,
+        on_end: HookTasks | None = None,
     ) -> None:
         self.name = check_name(name, "the name of a graph")
+        self.hooks = declared_hooks(f"graph {name}", on_success=on_success, on_failure=on_failure, on_end=on_end)
         try:
             self.options = Options().merge(
                 unique=unique, priority=priority, retry=retry, deadline=deadline, tags=tags, metadata=metadata
@@ -333,6 +344,7 @@ class Graph:
         after: After = (),
         timeout: Duration | None = None,
         on_timeout: OnTimeout = "fail",
+        payload: Any = None,
         type: TypeForm[T],
     ) -> Node[T]: ...
     @overload
@@ -343,6 +355,7 @@ class Graph:
         after: After = (),
         timeout: Duration | None = None,
         on_timeout: OnTimeout = "fail",
+        payload: Any = None,
         type: None = None,
     ) -> Node[Any]: ...
     def gate(
@@ -352,6 +365,7 @@ class Graph:
         after: After = (),
         timeout: Duration | None = None,
         on_timeout: OnTimeout = "fail",
+        payload: Any = None,
         type: Any = None,
     ) -> Node[Any]:
         """Add a gate: a node that an outside call completes with `run.gate(name).complete(output)`.
@@ -361,6 +375,8 @@ class Graph:
             after: What must hold before the gate opens.
             timeout: How long the gate stays open. None means no limit.
             on_timeout: Whether the gate then fails, is skipped, or completes with None.
+            payload: What the decision is about, as JSON: shown where a person decides. It may contain outputs of other
+                nodes; the gate then opens when those have succeeded.
             type: The type of its output. None accepts any JSON.
         """
         where = f"gate {check_name(name, 'the name of a gate')}"
@@ -371,6 +387,8 @@ class Graph:
         micros = None if timeout is None else positive_micros(timeout, f"{where}: timeout")
         schema = schema_of(type, where, nullable=on_timeout == "complete")
         added = NodeSpec(self._new_name(name), gate=GateSpec(micros, on_timeout, schema))
+        if payload is not None:
+            _bind_payload(added, payload)
         added.after = self._conditions(name, after)
         return self._keep(added)
 
@@ -445,6 +463,18 @@ def bind_call(added: NodeSpec, task: Task[..., Any], args: tuple[Any, ...], kwar
     text = task.signature.encode_bound(bound, pending)
     added.request = Request(task.declaration, task.signature, text, task.request_options)
     _refuse_options(added.name, added.request)
+
+
+def _bind_payload(added: NodeSpec, payload: Any) -> None:
+    """Store the payload of a gate, and extract the outputs in it."""
+    assert added.gate is not None
+    inputs: list[Node[Any]] = []
+    try:
+        value = _take_outputs(payload, ["payload"], added.fills, inputs)
+    except RecursionError:
+        raise NotSerializable(f"gate {added.name}: its payload is nested too deep") from None
+    added.inputs = tuple(inputs)
+    added.gate.args = encode({"payload": value}, f"the payload of gate {added.name}")
 
 
 def _take_outputs(value: Any, at: list[str | int], fills: list[Fill], inputs: list[Node[Any]]) -> Any:

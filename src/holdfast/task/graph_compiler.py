@@ -25,7 +25,7 @@ from holdfast.model.codec import (
 from holdfast.model.secret import mask_secrets
 from holdfast.policy.graph_rules import Rule, rule_nodes
 from holdfast.task.conditions import Node
-from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
+from holdfast.task.graph import NO_ARGUMENTS, Fill, Graph, NodeSpec, done_rule, has_default
 
 
 class CompiledNode(msgspec.Struct):
@@ -36,14 +36,19 @@ class CompiledNode(msgspec.Struct):
     rule: Rule | None
     graph: CompiledGraph | None = None
 
+    @property
+    def args(self) -> str:
+        """The arguments of a task, or the payload of a gate, as JSON."""
+        spec = self.spec
+        return spec.request.args if spec.request is not None else NO_ARGUMENTS if spec.gate is None else spec.gate.args
+
     def stored(self) -> dict[str, Any] | None:
         """Return what is stored to decide and start the node, or None if counting dependencies suffices."""
         stored: dict[str, Any] = {}
         if self.rule is not None:
             stored["rule"] = self.rule
         if self.spec.fills:
-            assert self.spec.request is not None
-            stored["args"] = decode(self.spec.request.args)
+            stored["args"] = decode(self.args)
             stored["fills"] = [_fill(fill) for fill in self.spec.fills]
         options = None if self.spec.request is None else self.spec.request.options
         for option in ("delay", "run_at"):
@@ -250,11 +255,7 @@ def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | N
 
 
 def _has_secrets(plan: CompiledGraph) -> bool:
-    return any(
-        (node.spec.request is not None and has_secrets(node.spec.request.args))
-        or (node.graph is not None and _has_secrets(node.graph))
-        for node in plan.nodes
-    )
+    return any(has_secrets(node.args) or (node.graph is not None and _has_secrets(node.graph)) for node in plan.nodes)
 
 
 def _has_options(plan: CompiledGraph) -> bool:
@@ -282,12 +283,20 @@ def _describe(node: CompiledNode, with_options: bool, *, masked: bool) -> dict[s
         description |= {"task": spec.request.task, "args": mask_secrets(values) if masked else values}
         options = spec.request.options
         description["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
-        description["fills"] = sorted((_fill(fill) for fill in spec.fills), key=lambda fill: canonical(fill["at"]))
+        description["fills"] = _sorted_fills(spec)
     if spec.gate is not None:
         description |= {"timeout": spec.gate.timeout, "on_timeout": spec.gate.on_timeout, "schema": spec.gate.schema}
+        if spec.gate.args != NO_ARGUMENTS:
+            values = decode(canonical_text(spec.gate.args))
+            description["args"] = mask_secrets(values) if masked else values
+            description["fills"] = _sorted_fills(spec)
     if node.graph is not None:
         description["graph"] = _hashed(node.graph, None, with_options, masked=masked)
     return description
+
+
+def _sorted_fills(spec: NodeSpec) -> list[dict[str, Any]]:
+    return sorted((_fill(fill) for fill in spec.fills), key=lambda fill: canonical(fill["at"]))
 
 
 def _in_order(rule: Rule | None) -> Any:

@@ -31,6 +31,11 @@ _EXAMPLE = RunEnd(
 _REFUSED = ("key", "unique", "debounce", "run_at", "connection")
 
 
+def declared_hooks(where: str, **given: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the requests of the hooks that are given, by event."""
+    return {event: hook_requests(tasks, f"{where}: {event}") for event, tasks in given.items() if tasks is not None}
+
+
 def hook_requests(given: Any, what: str) -> tuple[Any, ...]:
     """Return a request of each task, with an example as its argument: that checks whether it accepts a `RunEnd`."""
     requests = []

@@ -19,7 +19,7 @@ from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import payload_type
-from holdfast.task.hooks import HookTasks, hook_requests
+from holdfast.task.hooks import HookTasks, declared_hooks
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 """Where a task's function runs."""
@@ -209,11 +209,7 @@ def check_declaration(
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
         batch=None if batch is None else _batch(batch, run_in, f"{where}: batch"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives"),
-        hooks={
-            event: hook_requests(given, f"{where}: {event}")
-            for event, given in (("on_success", on_success), ("on_failure", on_failure), ("on_end", on_end))
-            if given is not None
-        },
+        hooks=declared_hooks(where, on_success=on_success, on_failure=on_failure, on_end=on_end),
     )
 
 

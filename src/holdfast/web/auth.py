@@ -126,6 +126,16 @@ class Principal:
             raise RequestError(403, f"this token is limited to {self.limits}", "scope")
         return info
 
+    def run_to_change(
+        self, control: Control, id: UUID, *, args: object = None, priority: int | None = None
+    ) -> RunInfo[Any]:
+        """Read a run to retry or change. Other arguments need what a fork needs; only an administrator may raise a
+        priority."""
+        info = self.run(control, id) if args is None else self.run_to_fork(control, id)
+        if priority is not None and not self.can_administer and priority > info.priority:
+            raise RequestError(403, "only an administrator may raise the priority of a run", "priority")
+        return info
+
     def find(self, control: Control, prefix: str) -> UUID:
         """Find a visible run by the beginning of its id."""
         try:

@@ -258,8 +258,8 @@ where id = cast(:graph as {uuid})
 returning pending
 
 -- name: read_graph_parent
--- Read whose child or node a graph is.
-select parent, spawn_key, place, node from {schema}runs where id = cast(:id as {uuid})
+-- Read whose child or node a graph is, and its options.
+select parent, spawn_key, place, node, options from {schema}runs where id = cast(:id as {uuid})
 
 -- name: has_nodes
 -- Check whether the nodes of a graph were created.

@@ -20,6 +20,23 @@ where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
 returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
+-- name: replace_arguments
+-- Give a retried run other arguments, with which it starts over in a new generation.
+update {schema}runs set args = cast(:args as text), generation = generation + 1, undos = 0, progress = null
+where id = cast(:id as {uuid})
+returning generation
+
+-- name: list_open_waits
+-- List what a locked run waits for.
+select key, kind from {schema}waits
+where run = cast(:run as {uuid}) and generation = cast(:generation as int) and outcome is null
+order by since, key limit 100
+
+-- name: reschedule_wait
+-- Change when an open wait of a locked run is due.
+update {schema}waits set due_at = cast(:due_at as bigint)
+where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and outcome is null
+
 -- name: update_run
 -- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready.
 update {schema}runs set priority = coalesce(cast(:priority as int), priority), args = coalesce(cast(:args as text), args),
@@ -44,6 +61,40 @@ select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.l
 from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {notify_workers}
+
+-- name: fork_graph
+-- Insert a copy of a graph's own row with these options, which waits for `pending` nodes.
+insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, args, options, tags, keep, keep_failed, records, created_at, kind, pending, turn)
+select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'waiting', {now} + r.lifetime, r.lifetime, r.max_crashes,
+    r.args, cast(:options as text), r.tags, r.keep, r.keep_failed, 1, {now}, 'graph', cast(:pending as int), {next_turn(r, {now})}
+from {schema}runs r where r.id = cast(:id as {uuid})
+on conflict do nothing
+returning id
+
+-- name: read_nodes_to_fork
+-- Read a page of a graph's nodes by name, as they are stored.
+select r.seq, r.id, r.node, r.kind, r.state, r.error, r.lane, r.tenant, r.priority, r.lifetime, r.max_crashes, r.args, r.options,
+    r.tags, r.keep, r.keep_failed, r.limits, r.plan
+from {schema}runs r
+where r.parent = cast(:graph as {uuid}) and r.node is not null and r.node > cast(:after as text)
+order by r.node limit 500
+
+-- name: read_metadata_of
+-- Read the metadata of runs.
+select run, name, value from {schema}metadata where run {among(:rows, id uuid)} order by run, name
+
+-- name: copy_node_outcomes
+-- Copy the outcomes of nodes that a fork keeps, if they are still in these states. Payloads are copied by the database,
+-- except those that the fork stores in another form.
+update {schema}runs
+set state = each.state, result = coalesce(each.result, (select o.result from {schema}runs o where o.id = each.original)),
+    args = coalesce(each.args, (select o.args from {schema}runs o where o.id = each.original)),
+    error = (select o.error from {schema}runs o where o.id = each.original),
+    finished_at = {stamp}, records = 1
+from {each(:rows, id uuid, original uuid, state text, args text, result text)}
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
+and (select o.state from {schema}runs o where o.id = each.original) = each.state
+returning {schema}runs.id
 
 -- name: copy_metadata
 -- Copy the metadata of a run to its fork.

@@ -22,7 +22,7 @@ where r.id = cast(:id as {uuid}) and not exists (select 1 from {schema}lanes l w
 select case when octet_length(args) <= cast(:bytes as bigint) then args end, octet_length(args),
     case when octet_length(result) <= cast(:bytes as bigint) then result end, octet_length(result),
     options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on,
-    case when finished_at is not null then ending end, debounce, start_by, paused_at
+    case when finished_at is not null then ending end, debounce, start_by, paused_at, limits
 from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_history

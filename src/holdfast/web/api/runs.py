@@ -110,9 +110,17 @@ class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ForkRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The step to fork from, and arguments to replace the run's own."""
+    """The step, or the node of a graph, to fork from, and arguments to replace the run's own. `from_failed`: run only
+    those nodes of a graph again that failed, and what depends on them."""
 
     from_step: str | None = None
+    args: list[Any] | dict[str, Any] | None = None
+    from_failed: bool = False
+
+
+class RetryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments to run with from now on, by position or by name; with them, the run starts over."""
+
     args: list[Any] | dict[str, Any] | None = None
 
 
@@ -121,7 +129,7 @@ class UpdateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     priority: int | None = None
     run_at: datetime | None = None
-    args: list[Any] | None = None
+    args: list[Any] | dict[str, Any] | None = None
     tags: list[str] | None = None
 
 
@@ -284,16 +292,16 @@ def _cancel(call: ApiRequest) -> dict[str, bool]:
 
 
 def _retry(call: ApiRequest) -> dict[str, bool]:
-    return {"changed": call.control.runs.retry(call.run().id, by=call.principal.by)}
+    run = call.principal.run_to_change(call.control, call.control.runs.parse_id(call.path["id"]), args=call.body.args)
+    return {"changed": call.control.runs.retry(run.id, by=call.principal.by, args=call.body.args)}
 
 
 def _update(call: ApiRequest) -> dict[str, bool]:
-    body, info = call.body, call.run()
-    if body.priority is not None and not call.principal.can_administer and body.priority > info.priority:
-        raise RequestError(403, "only an administrator may raise the priority of a run", "priority")
-    run = call.context.app.get_run(info.id)
-    args = None if body.args is None else tuple(body.args)
-    run.update(priority=body.priority, run_at=body.run_at, args=args, tags=body.tags, by=call.principal.by)
+    body, id = call.body, call.control.runs.parse_id(call.path["id"])
+    run = call.principal.run_to_change(call.control, id, args=body.args, priority=body.priority)
+    call.control.runs.update(
+        run.id, priority=body.priority, run_at=body.run_at, args=body.args, tags=body.tags, by=call.principal.by
+    )
     return {"changed": True}
 
 
@@ -311,7 +319,10 @@ def _retry_preview(call: ApiRequest) -> RetryPreview:
 
 def _fork(call: ApiRequest) -> RunCreated:
     info = call.principal.run_to_fork(call.control, call.control.runs.parse_id(call.path["id"]))
-    fork = call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by)
+    body: ForkRequest = call.body
+    fork = call.control.runs.fork(
+        info.id, body.from_step, body.args, by=call.principal.by, from_failed=body.from_failed
+    )
     return RunCreated(fork, info.task, created=True)
 
 
@@ -426,7 +437,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/update", name="update_run",
-        summary="Change the priority, the time, the arguments or the tags of a run that hasn't started.",
+        summary="Change a run that hasn't started, or the time of a scheduled retry or of a sleep.",
         do=_update, body=UpdateRequest, answer=CHANGED,
     ),
     Operation(
@@ -440,7 +451,8 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/retry", name="retry_run",
-        summary="Return a failed or cancelled run to ready.", do=_retry, answer=CHANGED,
+        summary="Return a failed or cancelled run to ready; with other arguments it starts over.",
+        do=_retry, body=RetryRequest, answer=CHANGED,
     ),
     Operation(
         method="GET", path="/runs/{id}/retry", name="preview_retry",
@@ -449,7 +461,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/fork", name="fork_run",
-        summary="Create a run with the checkpoints that another run recorded before a step.",
+        summary="Create a run with the checkpoints of another run before a step, or replay a finished graph.",
         do=_fork, body=ForkRequest, answer=RunCreated, status=201,
     ),
     Operation(

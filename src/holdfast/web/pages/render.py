@@ -34,6 +34,8 @@ NOTICES = {
     "had-ended": "Nothing changed: the run had already finished.",
     "retried": "Run retried.",
     "was-unfinished": "Nothing changed: the run hasn't finished.",
+    "updated": "Run changed.",
+    "nothing-given": "Nothing changed: all fields were empty.",
     "forked": "Fork created. This is the new run.",
     "sent": "Message sent.",
     "approved": "Approved.",

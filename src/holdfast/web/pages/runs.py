@@ -113,6 +113,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "more_steps": details.more_steps + max(len(steps) - MAX_STEPS, 0),
         "retry": _retry_preview(request, details),
         "may_fork": request.principal.may_fork(info),
+        "may_change": _may_change(details),
         "may_cancel": unfinished and (details.kind != "gate" or request.principal.can_approve),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
@@ -171,15 +172,56 @@ def _cancel(request: PageRequest) -> str:
 
 
 def _retry(request: PageRequest) -> str:
-    changed = request.control.runs.retry(request.run().id, by=request.principal.by)
+    args = _arguments(request)
+    run = request.principal.run_to_change(request.control, request.id, args=args)
+    changed = request.control.runs.retry(run.id, by=request.principal.by, args=args)
     return link(f"/runs/{request.id}", did="retried" if changed else "was-unfinished")
+
+
+def _arguments(request: PageRequest) -> Any:
+    """Return the arguments of a form: a JSON object or array, None if the field is empty."""
+    args = parse_json(request.form.get("args", ""), "the arguments")
+    if args is not None and not isinstance(args, list | dict):
+        raise ConfigError("the arguments must be a JSON object (by name) or array")
+    return args
+
+
+def _update(request: PageRequest) -> str:
+    """Change what the form's fields say; empty ones stay as they are."""
+    form = {name: text.strip() for name, text in request.form.items()}
+    args, priority = _arguments(request), None
+    if form.get("priority"):
+        try:
+            priority = int(form["priority"])
+        except ValueError:
+            raise ConfigError(f"the priority must be a whole number, not {form['priority'][:40]!r}") from None
+    run_at = _parse_time(form["run_at"], "run_at") if form.get("run_at") else None
+    tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()] if form.get("tags") else None
+    run = request.principal.run_to_change(request.control, request.id, args=args, priority=priority)
+    if (priority, run_at, args, tags) == (None, None, None, None):
+        return link(f"/runs/{request.id}", did="nothing-given")
+    changes: dict[str, Any] = {"priority": priority, "run_at": run_at, "args": args, "tags": tags}
+    request.control.runs.update(run.id, **changes, by=request.principal.by)
+    return link(f"/runs/{request.id}", did="updated")
+
+
+def _may_change(details: RunDetails) -> str | None:
+    """Return what of a run can be changed: "all" before its start, "time" of a scheduled retry or a sleep, or None."""
+    info = details.info
+    if details.kind != "task" or info.state in FINAL_STATES:
+        return None
+    if info.started_at is None and info.attempt == 0 and info.state in ("ready", "scheduled", "blocked"):
+        return "all" if info.state != "blocked" else "order"
+    sleeps = info.state == "waiting" and [wait.kind for wait in details.waits] == ["sleep"]
+    return "time" if sleeps or info.state == "scheduled" else None
 
 
 def _fork(request: PageRequest) -> str:
     from_step = request.form.get("from_step", "").strip() or None
-    args = parse_json(request.form.get("args", ""), "the arguments")
+    args = _arguments(request)
+    from_failed = request.form.get("from_failed") == "1"
     run = request.principal.run_to_fork(request.control, request.id)
-    fork = request.control.runs.fork(run.id, from_step, args, by=request.principal.by)
+    fork = request.control.runs.fork(run.id, from_step, args, by=request.principal.by, from_failed=from_failed)
     return link(f"/runs/{fork}", did="forked")
 
 
@@ -261,6 +303,7 @@ ACTIONS = (
     FormAction(path="/runs/{id}/cancel", do=_cancel),
     FormAction(path="/runs/{id}/pause", do=_pause),
     FormAction(path="/runs/{id}/retry", do=_retry),
+    FormAction(path="/runs/{id}/update", do=_update),
     FormAction(path="/runs/{id}/fork", do=_fork),
     FormAction(path="/runs/{id}/send", do=_send),
     FormAction(path="/runs/{id}/resend", do=_resend),
