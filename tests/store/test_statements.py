@@ -105,3 +105,9 @@ def test_a_file_is_split_into_names_purposes_and_dialects():
         StatementSource("a", None, "What a does, at length.", "select 1"),
         StatementSource("b", "sqlite", "What b does.", "select 2"),
     ]
+
+
+def test_a_part_is_contained_in_the_statements_that_name_it():
+    text = "-- part: rest\n-- What both end with.\nfrom runs\n\n"
+    text += "-- name: a\n-- What a does.\nselect 1 {part(rest)}\n\n-- name: b\n-- What b does.\nselect 2 {part(rest)}\n"
+    assert [source.text for source in parse_statements(text)] == ["select 1 from runs", "select 2 from runs"]

@@ -9,6 +9,8 @@ A file contains statements in this form; the comment below the name describes th
 Directives below the name: `-- only: postgres` (or sqlite) restricts a statement to one dialect. `-- packed` means that
 it returns all its rows as one JSON array, `-- counted` that it returns the number of changed rows. Both exist for
 SQLite, where a thread can lose the GIL at each row that it fetches.
+
+What statements of a file have in common is written once, as `-- part: NAME`; they contain it as `{part(NAME)}`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import msgspec
 
 from holdfast.database.dialect import PARAMETER, Dialect
 
-_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|part): *(\w+) *$", re.MULTILINE)
+_PART = re.compile(r"\{part\((\w+)\)\}")
 _ONLY = re.compile(r"^-- only: *(\w+)", re.MULTILINE)
 _WRITES = re.compile(r"\b(insert\s+(or\s+\w+\s+)?into|update|delete\s+from|replace\s+into)\b", re.IGNORECASE)
 
@@ -101,17 +104,20 @@ def sql_files(package: str) -> list[Path]:
 
 def parse_statements(text: str) -> list[StatementSource]:
     """Parse the statements of one file."""
-    _, *parts = _NAME.split(text)
-    sources = []
-    for name, body in zip(parts[::2], parts[1::2], strict=True):
+    _, *found = _NAME.split(text)
+    sources, parts = [], dict[str, str]()
+    for kind, name, body in zip(found[::3], found[1::3], found[2::3], strict=True):
         lines = body.strip().splitlines()
         comments = [line for line in lines if line.startswith("--")]
         sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
+        if kind == "part":
+            parts[name] = sql
+            continue
+        sql = _PART.sub(lambda part: parts[part[1]], sql)
         only = _ONLY.search(body)
         directives = {line.strip() for line in comments} & {"-- packed", "-- counted"}
         prose = [line for line in comments if not _ONLY.match(line) and line.strip() not in directives]
         purpose = " ".join(line.removeprefix("--").strip() for line in prose)
         packed, counted = "-- packed" in directives, "-- counted" in directives
-
         sources.append(StatementSource(name, only[1] if only else None, purpose, sql, packed, counted))
     return sources

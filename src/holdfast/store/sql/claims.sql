@@ -44,6 +44,25 @@ where (
     order by r.priority desc, r.turn, r.seq limit 1
 ) = 1
 
+-- part: lock_and_claim
+-- Lock the candidates, check them again under the lock, and claim them.
+locked as materialized (
+    select r.* from candidates cross join lateral (
+        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at, x.paused_at from {schema}runs x
+        where x.ctid = candidates.tid offset 0 {lock_skip_locked}
+    ) r
+    where r.state = 'ready' and r.held is null and r.limits is null and r.paused_at is null
+    and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
+    limit {limit}
+)
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0,
+    claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
+where ctid = any(array(select tid from locked))
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
+    spent, undos, ending, (select count(*) from candidates)
+
 -- name: claim
 -- only: postgres
 -- Claim up to {limit} ready runs of the given ranges of lanes for this session, in order of priority, turn and
@@ -80,22 +99,7 @@ candidates as materialized (
     where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.turn, ready.seq limit {double_limit}
 ),
-locked as materialized (
-    select r.* from candidates cross join lateral (
-        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at, x.paused_at from {schema}runs x
-        where x.ctid = candidates.tid offset 0 {lock_skip_locked}
-    ) r
-    where r.state = 'ready' and r.held is null and r.limits is null and r.paused_at is null
-    and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
-    limit {limit}
-)
-update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0,
-    claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
-where ctid = any(array(select tid from locked))
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
-    spent, undos, ending, (select count(*) from candidates)
+{part(lock_and_claim)}
 
 -- name: claim_share
 -- only: postgres
@@ -131,22 +135,7 @@ candidates as materialized (
     where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.preference, ready.turn, ready.seq limit {double_limit}
 ),
-locked as materialized (
-    select r.* from candidates cross join lateral (
-        select x.ctid as tid, x.state, x.held, x.limits, x.start_by, x.started_at, x.paused_at from {schema}runs x
-        where x.ctid = candidates.tid offset 0 {lock_skip_locked}
-    ) r
-    where r.state = 'ready' and r.held is null and r.limits is null and r.paused_at is null
-    and (r.start_by is null or r.start_by > {stamp} or r.started_at is not null)
-    limit {limit}
-)
-update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0,
-    claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
-where ctid = any(array(select tid from locked))
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
-    spent, undos, ending, (select count(*) from candidates)
+{part(lock_and_claim)}
 
 -- name: pick_claimable
 -- only: sqlite

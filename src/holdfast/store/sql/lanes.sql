@@ -32,11 +32,11 @@ select 'held', lane, count(*) from (
     select lane from {schema}runs where held is not null order by held limit {limit}
 ) held group by lane
 
--- name: find_lanes_without_runs
--- Find those of these lanes that have no ready, suspended or ended run.
+-- part: lanes_without_runs
+-- Select those of these lanes that have no ready, suspended or ended run.
 --
--- Ranges in the order of the index, here and below, because a planner with misleading statistics scans the table for
--- the first row that is equal.
+-- Ranges in the order of the index, because a planner with misleading statistics scans the table for the first row that
+-- is equal.
 select l.id from {schema}lanes l where l.id {among(:rows, id bigint)}
 and (
     select 1 from {schema}runs r where r.lane >= l.id and r.lane < l.id + 1 and r.state = 'ready' and r.held is null
@@ -51,23 +51,15 @@ and (
     order by r.lane limit 1
 ) is null
 
+-- name: find_lanes_without_runs
+-- Find those of these lanes that have no ready, suspended or ended run.
+{part(lanes_without_runs)}
+
 -- name: find_unused_lanes
 -- Find those of these lanes that have no run at all, up to {limit} scheduled, owned and held runs.
 --
 -- One statement, and so one snapshot: a run that is claimed or released meanwhile isn't missed.
-select l.id from {schema}lanes l where l.id {among(:rows, id bigint)}
-and (
-    select 1 from {schema}runs r where r.lane >= l.id and r.lane < l.id + 1 and r.state = 'ready' and r.held is null
-    order by r.lane limit 1
-) is null
-and (
-    select 1 from {schema}runs r where r.lane >= l.id and r.lane < l.id + 1 and r.state in ('waiting', 'blocked')
-    order by r.lane limit 1
-) is null
-and (
-    select 1 from {schema}runs r where coalesce(r.finished_at, 0) > 0 and r.lane >= l.id and r.lane < l.id + 1
-    order by r.lane limit 1
-) is null
+{part(lanes_without_runs)}
 and l.id not in (
     select s.lane from (select lane from {schema}runs where state = 'scheduled' order by due_at limit {limit}) s
     union all
