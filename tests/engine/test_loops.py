@@ -47,13 +47,6 @@ def run():
         assert not loop.running
 
 
-def test_a_tick_that_raises_does_not_end_its_loop(run, caplog):
-    loop = run(Counting(ValueError("a bug"), KeyError("another"), 0.0))
-    wait_until(lambda: len(loop.times) == 4)
-    assert caplog.text.count("unexpected error, continuing loop=counting") == 2
-    assert "a bug" in caplog.text
-
-
 @pytest.fixture
 def first_pause_s(monkeypatch):
     """A shorter pause after the first failure, so that the test takes less time."""
@@ -61,6 +54,13 @@ def first_pause_s(monkeypatch):
     monkeypatch.setattr(base, "FIRST_RETRY_PAUSE_S", 0.2)
     monkeypatch.setattr(base, "MAX_RETRY_PAUSE_S", 1.0)
     return 0.2
+
+
+def test_a_tick_that_raises_does_not_end_its_loop(run, caplog, first_pause_s):
+    loop = run(Counting(ValueError("a bug"), KeyError("another"), 0.0))
+    wait_until(lambda: len(loop.times) == 4)
+    assert caplog.text.count("unexpected error, continuing loop=counting") == 2
+    assert "a bug" in caplog.text
 
 
 def test_a_loop_pauses_before_it_retries_an_unavailable_database(run, caplog, first_pause_s):

@@ -11,6 +11,7 @@ from holdfast import Context, Graph, Keep
 from holdfast.control.explainer import Explainer
 from holdfast.engine.loops.maintenance import Pruner
 from holdfast.errors import ConfigError
+from holdfast.store.module import json_rows
 from tests.support.durable import drain
 from tests.support.history_queries import fetch
 
@@ -34,11 +35,11 @@ def test_the_pause_between_batches_is_no_longer_than_a_batch(harness):
 
 
 def test_counters_of_limits_are_pruned_in_batches(harness):
-    for n in range(1200):
-        harness.sql(
-            "insert into {schema}limits (place, name, touched_at) values (:place, 'by user', :now)",
-            place=f'["by user", "{n}"]', now=harness.clock(),
-        )  # fmt: skip
+    harness.sql(
+        "insert into {schema}limits (place, name, touched_at)"
+        " select each.place, 'by user', cast(:now as bigint) from {each(:rows, place text)} where true",
+        rows=json_rows({"place": f'["by user", "{n}"]'} for n in range(1200)), now=harness.clock(),
+    )  # fmt: skip
     harness.clock.advance(3601)
     pruner = Pruner(harness.store, OLD)
     pauses = [pruner.tick() for _ in range(3)]

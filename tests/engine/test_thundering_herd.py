@@ -19,7 +19,7 @@ from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
 from tests.support.wait_until import wait_until
 
-SIZES = [(2_000, 1_000), pytest.param((10_000, 5_000), marks=pytest.mark.slow)]
+SIZES = [(1_000, 500), pytest.param((10_000, 5_000), marks=pytest.mark.slow)]
 """Number of retries and of sleeping runs."""
 DELAY = 100
 SLOTS = 16

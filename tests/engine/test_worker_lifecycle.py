@@ -290,13 +290,13 @@ def test_a_run_whose_thread_outlives_the_with_block_stays_claimed_until_it_ends(
             release.wait(60)
         return "ok"
 
-    with app.worker(grace=0, lease=1):
+    with app.worker(grace=0, lease=0.5):
         run = long.enqueue()
         wait_until(ledger.lines)
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    with app.worker(lease=1):
+    with app.worker(lease=0.5):
         with pytest.raises(ResultTimeout):
-            run.result(timeout=2.5)  # the leases of both are renewed, and nobody takes it
+            run.result(timeout=1.2)  # the leases of both are renewed, and nobody takes it
         assert ledger.lines() == ["began"]
         release.set()
         assert run.result(timeout=30) == "ok"
@@ -325,6 +325,7 @@ def test_writes_of_the_turn_in_which_the_loop_blocks_are_committed(app, ledger, 
     """The end of a job is written while the loop is blocked. Writes of a durable function come later, and a stopping
     worker doesn't wait for them."""
     monkeypatch.setattr("holdfast.engine.worker.FLUSH_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr("holdfast.engine.worker.CLEANUP_GRACE_S", 0.2)
     release = threading.Event()
 
     async def nothing() -> None:
@@ -356,7 +357,8 @@ def test_writes_of_the_turn_in_which_the_loop_blocks_are_committed(app, ledger, 
         assert quick.result(timeout=30) == "quick"
 
 
-def test_runs_of_a_blocked_loop_are_released(app, ledger):
+def test_runs_of_a_blocked_loop_are_released(app, ledger, monkeypatch):
+    monkeypatch.setattr("holdfast.engine.worker.CLEANUP_GRACE_S", 0.2)
     release = threading.Event()
 
     @app.task(name="block")
