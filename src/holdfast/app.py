@@ -211,6 +211,8 @@ class Holdfast:
             memory: The memory limit in bytes of a task with `run_in="process"`.
             receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
                 `run.send` refuses other messages.
+            requires: The labels that a worker needs to execute its runs, such as `{"gpu": "a100"}`. The value `"*"`
+                requires a label of any value.
             on_success: Tasks to enqueue in the transaction in which a run becomes done. They take a `RunEnd`.
             on_failure: The same when a run fails.
             on_end: The same when a run is done, failed or cancelled.
@@ -273,7 +275,14 @@ class Holdfast:
         """
         self.registry.limits.declare(name, concurrency, rate, by, cost)
 
-    def queue(self, name: str, *, fair: bool = False, weights: Mapping[str, int] | None = None) -> None:
+    def queue(
+        self,
+        name: str,
+        *,
+        fair: bool = False,
+        weights: Mapping[str, int] | None = None,
+        age_priority: Duration | None = None,
+    ) -> None:
         """Configure a queue.
 
         Applies to runs that are enqueued by code with this declaration.
@@ -282,8 +291,10 @@ class Holdfast:
             name: The queue's name.
             fair: Claim runs round-robin by tenant, so that a tenant with a million runs doesn't delay the others.
             weights: How many runs of a tenant are claimed per round. Defaults to 1.
+            age_priority: Each interval of this length that a run has waited counts like one more priority, so that runs
+                of a low priority start even if there is always one of a higher priority. Not with `fair`.
         """
-        self.registry.serve(name, fair, weights)
+        self.registry.serve(name, fair, weights, age_priority)
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """Return a task whose code is in another application. Its arguments are checked where it runs."""
@@ -559,20 +570,23 @@ class Holdfast:
 
     def worker(
         self,
-        queues: Sequence[str] | None = None,
-        concurrency: int = 100,
+        queues: Sequence[str] | Mapping[str, int | None] | None = None,
+        concurrency: int | None = None,
         lease: Duration = 60,
         grace: Duration = 25,
         wait_for_database: bool = False,
         threads: int = 40,
         max_resident: int = 1000,
         max_resident_bytes: int = 64 * 1024 * 1024,
+        labels: Mapping[str, str] | None = None,
     ) -> Worker:
         """Create a worker. Use it in a `with` block, or call its `run()` or `drain()`.
 
         Args:
-            queues: The queues to serve. None serves all.
-            concurrency: How many runs execute at the same time.
+            queues: The queues to serve. None serves all. A mapping gives queues slots of their own, such as
+                `{"mail": 20, "reports": 5}`: runs of one queue never use the slots of another. Queues with None share
+                `concurrency` slots.
+            concurrency: How many runs execute at the same time, of queues without slots of their own. Defaults to 100.
             lease: After this time without a heartbeat other workers take over the runs.
             grace: How long running tasks may continue after a stop is requested.
             wait_for_database: Whether to retry at the start until the database is available. By default the worker
@@ -581,6 +595,7 @@ class Holdfast:
             max_resident: How many suspended `async def` functions stay in memory, where they resume without a replay.
                 0 turns it off.
             max_resident_bytes: How much memory they may take, as estimated from their payloads.
+            labels: What this worker has, such as `{"gpu": "a100"}`, for tasks with `requires`.
         """
         # Imported here because processes that only enqueue don't need the engine.
         from holdfast.engine.components import WorkerComponents, WorkerSettings
@@ -589,6 +604,7 @@ class Holdfast:
         settings = WorkerSettings.checked(
             queues=queues,
             concurrency=concurrency,
+            labels=labels,
             threads=threads,
             lease=lease,
             grace=grace,

@@ -32,16 +32,17 @@ def group(monkeypatch):
     monkeypatch.setattr("holdfast.engine.loops.isolation.load_history", lambda *_: None)
     state, session, claims = WorkerState(), Session("worker", "{}"), FakeClaims()
     state.begin(session)
-    runner: Any = SimpleNamespace(concurrency=10, busy_slots=0, residents=None, start=lambda _: True)
-    lanes: Any = SimpleNamespace(tasks={})
+    runner: Any = SimpleNamespace(concurrency=10, busy_slots=0, pools={}, residents=None, start=lambda _: True)
+    lanes: Any = SimpleNamespace(tasks={}, pools={})
     isolation = IsolatedRuns(SimpleNamespace(claims=claims), state, runner, lanes, lease=60)  # type: ignore[arg-type]
     while not state.claimed() or isolation.has_reserved:
         isolation.advance(session)
     return isolation, state, session, claims
 
 
-def fake_attempts(claims: Any, _tasks: Any, session: str, isolated: bool) -> list[Any]:
-    state: Any = {"session": session, "isolated": isolated, "stopped": False, "abandoned": False, "batched": False}
+def fake_attempts(claims: Any, _tasks: Any, _pools: Any, session: str, isolated: bool) -> list[Any]:
+    flags = dict.fromkeys(("stopped", "abandoned", "batched"), False)
+    state: Any = {"session": session, "isolated": isolated, "slots": None, **flags}
     return [SimpleNamespace(claim=claim, **state) for claim in claims]
 
 

@@ -15,16 +15,19 @@ import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
-from holdfast.engine.attempt import Attempt
+from holdfast.database.dialect import AGED_TURN_OFFSET, SqliteDialect
+from holdfast.engine.attempt import Attempt, SlotPool
 from holdfast.engine.batches import BatchCall
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.claimer import Claimer
 from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
+from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.processes import framing, pool
 from holdfast.policy.admission import LimitCounter
 from holdfast.store import command_batch, propagation
+from holdfast.store.age_priority import Age
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
 from holdfast.store.commands import EmitCommand, WaitCommand
@@ -359,6 +362,26 @@ BUGS = (
             "wake_runs": (("{next_turn({schema}runs, {stamp})}", "turn"),),
             "promote_due_runs": (("{next_turn({schema}runs, due_at)}", "turn"),),
         },
+    ),
+    code(
+        "slots-exceeded", "a queue gets one slot more than its own", SlotPool, "free",
+        lambda pool: pool.slots + 1 - pool.busy,
+    ),
+    code(
+        "label-ignored", "a worker claims runs whose label it doesn't have", KnownLanes,
+        "served", lambda _, tasks: tasks,
+    ),
+    code(
+        "age-starves", "a new run of a higher priority always comes before an old one", Age, "of",
+        classmethod(lambda age, priority, interval: age(AGED_TURN_OFFSET + priority * 10**15, priority, interval)),
+    ),
+    sql(
+        "age-unchanged", "a changed priority has no effect on a run whose priority grows with its age",
+        "update_aged_priority", "turn = turn + cast(:change as bigint)", "turn = turn",
+    ),
+    Bug(
+        "age-forgotten", "a run that becomes ready again loses what its priority is worth",
+        code=lambda: mock.patch.object(SqliteDialect, "_age_shift", staticmethod(lambda _run: str(AGED_TURN_OFFSET))),
     ),
     code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),
     code(

@@ -53,6 +53,9 @@ class Clients:
             self._later(rng.choice((0.0, 0.1, 1.0)), f"enqueue{at}", lambda at=at: self._enqueue(at))
         if rng.random() < 0.2:
             self._later(rng.uniform(0, 3), "enqueue culprit", self._enqueue_culprit)
+        if rng.random() < 0.4:
+            for at in range(3):
+                self._later(rng.uniform(0, 3), f"enqueue side{at}", lambda at=at: self._enqueue_side(at))
         for event in EVENTS:
             for copy in range(rng.choice((0, 1, 2))):
                 self._later(rng.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
@@ -111,6 +114,11 @@ class Clients:
             run = self.app.submit(tasks.graph(rng, f"g{at}"))
         if str(run.id) not in {str(known.id) for known in self.runs}:
             self.runs.append(run)
+
+    def _enqueue_side(self, at: int) -> None:
+        self.sim.count("side")
+        task = self.environment.tasks.side.options(priority=self.rng.choice((-1, 0, 2)))
+        self.runs.append(task.enqueue(f"side{at}", self.rng.choice((0, 1, 3))))
 
     def _enqueue_culprit(self) -> None:
         self.sim.count("culprit")

@@ -96,6 +96,7 @@ class Environment:
         self.tasks.child.enqueue("warm")
         self.tasks.broken.enqueue("warm")
         self.tasks.culprit.enqueue("warm", 0)
+        self.tasks.side.enqueue("warm", 0)
         self.tasks.program.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.tasks.plain.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.tasks.batched.enqueue(("warm", 0, 0))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tests.proof.replica import Change, Replica, Row
+from tests.proof.workload import SIDE
 
 FINAL = ("done", "failed", "cancelled", "skipped")
 DEATHS = ("crashed", "worker_lost")
@@ -88,7 +89,8 @@ class InvariantChecker:
 
     def _order(self, run: Row) -> tuple[int, int, int]:
         """Return the sort key by which runs of a lane are claimed."""
-        return -run["priority"], self._ready_at[run["id"]], run["seq"]
+        age = msgspec.json.decode(run["options"] or "{}").get("age", (0,))
+        return -run["priority"], self._ready_at[run["id"]] - age[0], run["seq"]
 
     # Runs
 
@@ -154,14 +156,23 @@ class InvariantChecker:
             yield f"session {new['session']} claimed it after its lease expired"
         if old["held"] not in (None, "isolated") or old["session"] is not None:
             yield f"it was claimed while held ({old['held']}) or owned by {old['session']}"
-        if self._is_paused(new):
-            yield "it was claimed while it or its tenant was paused"
+        yield from self._may_be_claimed(new)
         if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
             yield f"its attempt went from {old['attempt']} to {new['attempt']}"
         if old["held"] is None:
             if old["isolation"] is not None:
                 yield "it is isolated, but was claimed like other runs"
             yield from self._in_order(new)
+
+    def _may_be_claimed(self, run: Row) -> Iterator[str]:
+        if self._is_paused(run):
+            yield "it was claimed while it or its tenant was paused"
+        if '"age"' in (run["options"] or "") and not self._has_side(run["session"]):
+            yield f"session {run['session']} claimed it without the label that its task requires"
+
+    def _has_side(self, session: str) -> bool:
+        worker = self._before.get(session) or self._replica.rows["workers"][session,]
+        return msgspec.json.decode(worker["info"])["labels"] == {SIDE: "yes"}
 
     def _is_paused(self, run: Row) -> bool:
         pause = self._replica.rows["pauses"].get(("tenant", run["tenant"]))

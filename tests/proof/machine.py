@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
 from holdfast.store import AttemptEnd, NewRun
+from holdfast.store.age_priority import AGE, Age
 from holdfast.store.commands import (
     RUN_LOST,
     FailedTryCommand,
@@ -23,8 +25,9 @@ from holdfast.store.commands import (
 from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
+from holdfast.store.run_actions import RunChanges
 from holdfast.store.waits import event_target
-from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, HeldClaim, Model
+from tests.proof.model import AGE_INTERVAL, CAP, DELAY, LEASE, MAX_CRASHES, SECOND, HeldClaim, Model
 from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreHarness
 
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
@@ -144,22 +147,26 @@ class StoreMachine(RuleBasedStateMachine):
         unique=st.sampled_from((None, None, "one")),
         if_taken=IF_TAKEN,
         start_in=st.sampled_from((None, None, SECOND)),
+        aged=st.sampled_from((False, False, True)),
     )
     def add(
         self, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
-        if_taken: str = "return", start_in: int | None = None,
+        if_taken: str = "return", start_in: int | None = None, aged: bool = False,
     ) -> None:  # fmt: skip
         id, args = str(new_id()), str(self.number())
         task = "limited" if limited else "task"
         unique = None if unique is None else f"{unique} {task}"
         wanted = self.model.add(
             id, priority=priority, delay=delay, deadline=deadline, limited=limited, unique=unique, if_taken=if_taken,
-            args=args, start_in=start_in,
+            args=args, start_in=start_in, aged=aged,
         )  # fmt: skip
+        age = Age.of(priority, AGE_INTERVAL)
+        options = msgspec.json.encode({AGE: age}).decode() if aged else None
 
         def new() -> NewRun:
             return NewRun(
-                id, "default", task, args, DAY, max_crashes=MAX_CRASHES, priority=priority, delay=delay or None,
+                id, "default", task, args, DAY, max_crashes=MAX_CRASHES, priority=0 if aged else priority,
+                delay=delay or None, turn=-age.shift if aged else 0, options=options,
                 deadline_in=deadline, unique=unique, if_taken=if_taken,  # type: ignore[arg-type]
                 start_in=start_in, limits=LIMITS if limited else None,
             )  # fmt: skip
@@ -403,6 +410,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.ended |= {held} if counts else set()
 
     # Actions of clients and operators
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK, priority=st.sampled_from((-3, 0, 5)))
+    def update(self, pick: int, priority: int) -> None:
+        """Change the priority of a run that hasn't started."""
+        new = [run.id for run in self.model.runs.values() if not run.fence and not run.final]
+        if new:
+            id = new[pick % len(new)]
+            self.model.update(id, priority)
+            for harness in self.harnesses:
+                harness.store.actions.update(id, RunChanges(priority=priority))
 
     @rule(pick=PICK)
     def emit(self, pick: int) -> None:

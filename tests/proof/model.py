@@ -14,6 +14,10 @@ LEASE = 10 * SECOND
 DELAY = 10 * SECOND
 MAX_CRASHES = 1
 CAP = 2
+AGE_INTERVAL = SECOND
+"""How long a run waits until its priority has grown by one, if it does."""
+AGED = 2 * 10**18
+"""Runs whose priority grows with their age come before all others of one priority."""
 FINAL = ("done", "failed", "cancelled", "skipped")
 
 
@@ -41,7 +45,9 @@ class Run:
     seq: int
     priority: int = 0
     turn: int = 0
-    """When it became ready; runs of one priority are claimed in this order."""
+    """When it became ready, minus `shift`; runs of one priority are claimed in this order."""
+    shift: int = 0
+    """What its priority is worth, if that grows with its age; then `priority` is 0."""
     state: str = "ready"
     held: str | None = None
     due_at: int | None = None
@@ -174,9 +180,10 @@ class Model:
 
     def add(
         self, id: str, *, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None,
-        if_taken: str = "return", args: str = "{}", start_in: int | None = None,
+        if_taken: str = "return", args: str = "{}", start_in: int | None = None, aged: bool = False,
     ) -> str:  # fmt: skip
         """Create a run, or do what `if_taken` says if an unfinished one has its unique name."""
+        priority, shift = (0, AGED + priority * AGE_INTERVAL) if aged else (priority, 0)
         if unique is not None and if_taken != "return":
             self._start_queued(unique)
         holder, waiting = self._holder(unique), self._holder(f"{unique}+")
@@ -190,13 +197,13 @@ class Model:
             other = holder if if_taken == "replace" and not holder.started else waiting
             if other is not None:
                 if if_taken == "replace":
-                    other.priority = priority
+                    other.priority, other.turn, other.shift = priority, other.turn + other.shift - shift, shift
                     other.deadline = None if deadline is None else self.now + deadline
                     other.start_by = None if start_in is None else self.now + start_in
                     other.replace(args, self.now + delay, self.now)
                 return other.id
             unique = f"{unique}+"
-        run = self._new(id, priority=priority, limited=limited, unique=unique, args=args)
+        run = self._new(id, priority=priority, limited=limited, unique=unique, args=args, shift=shift)
         run.held = "queued" if unique is not None and unique.endswith("+") else None
         run.deadline = None if deadline is None else self.now + deadline
         run.start_by = None if start_in is None else self.now + start_in
@@ -217,9 +224,10 @@ class Model:
         if waiting is not None and self._holder(unique) is None:
             waiting.unique, waiting.held = unique, "quiescing"
 
-    def _new(self, id: str, **more: object) -> Run:
+    def _new(self, id: str, shift: int = 0, **more: object) -> Run:
         self.seq += 1
-        run = self.runs[id] = Run(id, self.seq, turn=self.now, created_at=self.now, **more)  # type: ignore[arg-type]
+        run = Run(id, self.seq, turn=self.now - shift, shift=shift, created_at=self.now, **more)  # type: ignore[arg-type]
+        self.runs[id] = run
         return run
 
     def _predecessor(self, run: Run) -> bool:
@@ -405,7 +413,7 @@ class Model:
 
     def _wake(self, run: Run) -> None:
         if run.state == "waiting" and any(wait.outcome for wait in run.waits.values()):
-            run.state, run.turn = "ready", self.now + 1  # new runs come first
+            run.state, run.turn = "ready", self.now + 1 - run.shift  # new runs come first
 
     # Actions of clients and operators
 
@@ -450,6 +458,15 @@ class Model:
         self._ended(run)
         return True
 
+    def update(self, id: str, priority: int) -> None:
+        """Change the priority of a run that hasn't started; it keeps its age."""
+        run = self.runs[id]
+        if run.shift:
+            shift = AGED + priority * AGE_INTERVAL
+            run.turn, run.shift = run.turn + run.shift - shift, shift
+        else:
+            run.priority = priority
+
     def retry(self, id: str) -> str:
         """Retry a failed or cancelled run as soon as its worker has released it."""
         run = self.runs[id]
@@ -464,7 +481,7 @@ class Model:
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
         run.held = "queued" if run.unique is not None and run.unique.endswith("+") else run.held
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
-        run.turn, run.debounce, run.start_by = self.now + 1, None, None
+        run.turn, run.debounce, run.start_by = self.now + 1 - run.shift, None, None
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}
@@ -484,7 +501,7 @@ class Model:
                 self.cancel(run.id)
         for run in self._runs():
             if run.state == "scheduled" and run.due_at is not None and run.due_at <= self.now:
-                run.state, run.turn, run.due_at = "ready", run.due_at + 1, None
+                run.state, run.turn, run.due_at = "ready", run.due_at + 1 - run.shift, None
             for wait in run.waits.values():
                 if wait.outcome is None and wait.due_at is not None and wait.due_at <= self.now:
                     wait.outcome = ("due", None)

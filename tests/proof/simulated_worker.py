@@ -22,6 +22,7 @@ from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
 from tests.proof.simulated_threads import CallThread, EventLoopThread, LoopThread
 from tests.proof.virtual_time import SECOND_US, SteppedLoop
+from tests.proof.workload import SIDE, SIDE_SLOTS
 
 if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
@@ -73,7 +74,7 @@ class FreeConnections:
 class SimulatedWorker:
     """One worker process."""
 
-    def __init__(self, sim: Simulation, environment: Environment, slot: int, name: str) -> None:
+    def __init__(self, sim: Simulation, environment: Environment, slot: int, name: str, has_side: bool) -> None:
         self.sim = sim
         self.name = name
         self.alive = True
@@ -85,12 +86,15 @@ class SimulatedWorker:
         self.loop = SteppedLoop(sim.clock)
         client = environment.clients[slot]
         concurrency = sim.random.choice((1, 2, 8))
+        self.has_side = has_side
         self.components = WorkerComponents(
             self.process.store,
             environment.app.registry,
             environment.app._hooks,
             WorkerSettings(
-                concurrency=concurrency,
+                concurrency=concurrency + (SIDE_SLOTS if has_side else 0),
+                queue_slots={SIDE: SIDE_SLOTS} if has_side else {},
+                labels={SIDE: "yes"} if has_side else {},
                 lease=LEASE_S,
                 grace=sim.random.choice((0.0, 0.5)),
                 max_resident=sim.random.choice((0, 1, 1000)),

@@ -180,8 +180,9 @@ class Simulation:
         for thread in self.threads:
             if thread.stalled_until < NEVER_US - 1:
                 thread.stalled_until = 0  # calls that are already delayed stay delayed
-        if not any(worker.alive and not worker.stopping and not worker.blocked for worker in self.workers):
-            self.start_worker()
+        able = [worker for worker in self.workers if worker.alive and not worker.stopping and not worker.blocked]
+        if not any(worker.has_side for worker in able):
+            self.start_worker(has_side=True)
         self.clients.resolve_waits()
 
     def _step(self) -> None:
@@ -227,11 +228,12 @@ class Simulation:
 
     # Faults
 
-    def start_worker(self) -> None:
+    def start_worker(self, *, has_side: bool = False) -> None:
+        has_side = has_side or self.random.random() < 0.5
         free = [number for number, process in enumerate(self.environment.workers) if process.hooks is None]
         if not free:
             return
-        worker = SimulatedWorker(self, self.environment, free[0], f"worker{len(self.workers)}")
+        worker = SimulatedWorker(self, self.environment, free[0], f"worker{len(self.workers)}", has_side)
         self.note(f"start {worker.name}")
         self.count("start")
         self.workers.append(worker)

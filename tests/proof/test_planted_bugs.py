@@ -34,12 +34,12 @@ def test_a_hook_that_is_lost_or_enqueued_twice_is_caught_by_the_simulation(name)
     assert catch_apart(name).seed is not None
 
 
-@pytest.mark.parametrize("name", ["claim-stalled", "renew-stalled"])
-def test_a_worker_that_ignores_its_blocked_event_loop_is_caught_by_the_simulation(name):
+@pytest.mark.parametrize("name", ["claim-stalled", "renew-stalled", "slots-exceeded", "label-ignored"])
+def test_bugs_of_a_worker_are_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None
 
 
-@pytest.mark.parametrize("name", ["charge-everybody", "isolate-early", "overtake"])
+@pytest.mark.parametrize("name", ["charge-everybody", "isolate-early", "overtake", "age-starves"])
 def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 

@@ -32,6 +32,9 @@ from tests.support.step_functions import step_function
 Program = list[Any]
 RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
 EVENTS = ("dawn", "noon", "dusk")
+SIDE = "side"
+"""A queue with slots of its own whose runs only some workers may execute, and whose priorities grow with the age."""
+SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
 MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps")
 ALONE = ("give up",)
@@ -69,6 +72,7 @@ class TaskObserver:
         self.calls: Counter[str] = Counter()
         self.views: defaultdict[tuple[str, int], list[AttemptView]] = defaultdict(list)
         self.returned: defaultdict[str, set[str]] = defaultdict(set)
+        self.side_runs: defaultdict[int, set[str]] = defaultdict(set)  # names of running runs by the id of the loop
 
     def forget(self, run: str) -> None:
         """Forget the observations of a run that an operator retries."""
@@ -156,12 +160,31 @@ class SimulatedTasks:
             await loop.create_future()  # the loop is dead, so this never returns
             return name
 
+        self._declare_side(app)
         self.culprit = culprit
         self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
         self.child, self.broken = child, broken
         self.jobs = (job, limited, rated, threaded)
         self._declare_programs(app)
         self._declare_batched(app)
+
+    def _declare_side(self, app: Holdfast) -> None:
+        app.queue(SIDE, age_priority=1)
+
+        @app.task(name="side", queue=SIDE, requires={SIDE: "yes"}, retry=RETRY, max_crashes=1000)
+        async def side(ctx: Context, name: str, tenths: int) -> str:
+            loop, run = asyncio.get_running_loop(), self.observer.replica.run(str(ctx.run_id))
+            running = self.observer.side_runs[id(loop)]
+            running.add(name)
+            if len(running) > SIDE_SLOTS and run is not None and run["isolation"] is None:
+                self.observer.fail(f"{len(running)} runs of a queue with {SIDE_SLOTS} slots of its own run in a worker")
+            try:
+                await asyncio.sleep(tenths / 10)
+            finally:
+                running.discard(name)
+            return name
+
+        self.side = side
 
     def _declare_batched(self, app: Holdfast) -> None:
         @app.task(name="batched", retry=RETRY, batch=Batch(max_size=3, max_wait=0.2), timeout=1.5)

@@ -39,6 +39,8 @@ WORKER_COLUMNS = (
     TableColumn("STARTED", drop=1),
 )
 NO_BOUND = "none"
+LABELS_AT = 5
+"""Where the column of labels is, if a worker has any."""
 LIMIT_COLUMNS = (
     TableColumn("LIMIT", whole=True),
     TableColumn("KEY"),
@@ -201,9 +203,12 @@ def workers(shared: SharedOptions) -> None:
     if shared.json:
         show_json(found)
     else:
-        show_table(
-            WORKER_COLUMNS, [_worker_row(worker) for worker in found], "no workers: start one with `holdfast worker`"
-        )
+        columns, rows = list(WORKER_COLUMNS), [_worker_row(worker) for worker in found]
+        if any(worker.labels for worker in found):
+            columns.insert(LABELS_AT, TableColumn("LABELS", drop=2))
+            for worker, row in zip(found, rows, strict=True):
+                row.insert(LABELS_AT, ",".join(f"{name}={value}" for name, value in worker.labels.items()) or "-")
+        show_table(columns, rows, "no workers: start one with `holdfast worker`")
         for worker in found:
             if worker.problem is not None:
                 lag = f" for {format_duration(worker.loop_lag)}" if worker.loop_lag else ""
@@ -221,7 +226,7 @@ def _worker_row(worker: WorkerInfo) -> list[str]:
         worker.state,
         str(worker.runs),
         "-" if worker.concurrency is None else str(worker.concurrency),
-        "all" if worker.queues is None else ",".join(worker.queues),
+        ",".join(worker.shown_queues()),
         left,
         format_ago(worker.started_at),
     ]

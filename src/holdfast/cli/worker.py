@@ -24,8 +24,23 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
 
 
 @holdfast.command(takes=("app", "url", "debug"))
-@click.option("--queues", metavar="A,B", help="Serve only these queues.  [default: all]")
-@click.option("--concurrency", type=int, default=100, show_default=True, help="Concurrent runs per process.")
+@click.option(
+    "--queues",
+    metavar="A,B=5",
+    help="Serve only these queues; with a number, a queue has that many slots of its own.  [default: all]",
+)
+@click.option(
+    "--concurrency",
+    type=int,
+    help="Concurrent runs per process, of queues without slots of their own.  [default: 100]",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A label of this worker, for tasks that require it; repeatable.",
+)
 @click.option(
     "--threads", type=int, default=40, show_default=True, help="How many of them may be `def` tasks, which use threads."
 )
@@ -75,7 +90,8 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
 def worker(
     shared: SharedOptions,
     queues: str | None,
-    concurrency: int,
+    concurrency: int | None,
+    labels: tuple[str, ...],
     threads: int,
     processes: int | None,
     lease: float,
@@ -97,12 +113,16 @@ def worker(
     Examples:
       holdfast worker --app shop.tasks:app
       holdfast worker --app shop.tasks:app --queues billing,mail --concurrency 20
+      holdfast worker --app shop.tasks:app --queues billing=5,mail=20
+      holdfast worker --app shop.tasks:app --label gpu=a100 --label region=eu
       holdfast worker --app shop.tasks:app --processes 4
       holdfast worker --app shop.tasks:app --log-format json --metrics 9464
       holdfast worker --app shop.tasks:app --reload
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
-    options = [f"--concurrency={concurrency}", f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
+    served, has = parse_queues(queues), parse_labels(labels)
+    options = [f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
+    options += [f"--concurrency={concurrency}"] * (concurrency is not None) + [f"--label={label}" for label in labels]
     options += [f"--max-resident={max_resident}", f"--log-format={log_format}"]
     options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
     options += ["--fail-fast"] * fail_fast
@@ -126,14 +146,13 @@ def worker(
     from holdfast.telemetry.log_format import configure_console_log
 
     configure_console_log(verbose, style=log_format)
-    names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     link = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may exit during imports
     app = load_worker_app(shared)
     if metrics_at is not None:
         _serve_metrics(app, *metrics_at)
     worker = app.worker(
-        queues=names, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
-        wait_for_database=not fail_fast, max_resident=max_resident,
+        queues=served, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
+        wait_for_database=not fail_fast, max_resident=max_resident, labels=has,
     )  # fmt: skip
     if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):
@@ -144,6 +163,37 @@ def worker(
         worker.restart_if_unhealthy()
     worker.run()
     return worker.exit_code
+
+
+def parse_queues(text: str | None) -> list[str] | dict[str, int | None] | None:
+    """Parse the value of --queues: names, of which those with a number have slots of their own."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not any("=" in name for name in names):
+        return names
+    slots: dict[str, int | None] = {}
+    for name in names:
+        queue, equals, number = (part.strip() for part in name.partition("="))
+        if queue in slots:
+            raise click.BadParameter(f"queue {queue} is named twice.", param_hint="--queues")
+        if equals and not (number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"{name!r} has no number of slots, such as {queue}=20.", param_hint="--queues")
+        slots[queue] = int(number) if equals else None
+    return slots
+
+
+def parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse the values of --label."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE, such as gpu=a100.", param_hint="--label")
+        if name in labels:
+            raise click.BadParameter(f"{name} is given twice.", param_hint="--label")
+        labels[name] = value
+    return labels
 
 
 def _shared_arguments(shared: SharedOptions) -> list[str]:

@@ -25,6 +25,7 @@ from holdfast.model.ids import new_id_text
 from holdfast.model.keep import KeepRules
 from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
+from holdfast.store.age_priority import AGE, Age
 from holdfast.store.hooks import HOOKS
 from holdfast.store.limits import encode_permits
 from holdfast.task.declared_limits import DeclaredLimit, NeededPermit
@@ -194,6 +195,10 @@ class RunCreator:
         """
         declared, options = request.declaration, request.options
         id = new_id_text()
+        queue = options.queue or declared.queue
+        priority = declared.priority if options.priority is None else options.priority
+        interval = self._registry.age_intervals.get(queue)
+        age = None if interval is None else Age.of(priority, interval)
         tenant = inherited_tenant if options.tenant is None else options.tenant
         deadline_in = (
             declared.deadline if options.deadline is None and options.deadline_at is None else options.deadline
@@ -203,14 +208,15 @@ class RunCreator:
         digest, old_digest = (None, None) if options.key is None else request.digests()
         return NewRun(
             id=id,
-            queue=options.queue or declared.queue,
+            queue=queue,
             task=declared.name,
             args=self._arguments(request, id, tenant) if pack else request.args,
             keep=keep.done_micros,
             keep_failed=keep.stored_failed_micros,
             max_crashes=declared.max_crashes,
             tenant=options.tenant,
-            priority=declared.priority if options.priority is None else options.priority,
+            priority=priority if age is None else 0,
+            turn=0 if age is None else -age.shift,
             delay=options.delay,
             run_at=options.run_at,
             deadline_in=deadline_in,
@@ -225,10 +231,10 @@ class RunCreator:
             key=options.key,
             digest=digest,
             old_digest=old_digest,
-            options=_stored_options(options, self._telemetry.tracing, node, self._hooks(declared)),
+            options=_stored_options(options, self._telemetry.tracing, node, self._hooks(declared), age),
             tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
             limits=self._limit_counters(request, pending),
-            fair=self._registry.fair.get(options.queue or declared.queue),
+            fair=self._registry.fair.get(queue),
             metadata=options.metadata,
         )
 
@@ -279,12 +285,14 @@ class RunCreator:
 
 
 def _stored_options(
-    options: Options, tracing: Tracing | None, node: str | None, hooks: dict[str, Any] | None
+    options: Options, tracing: Tracing | None, node: str | None, hooks: dict[str, Any] | None, age: Age | None
 ) -> str | None:
     """Encode the options that have no column of their own, the key for display, and what spans of the run need."""
     stored: dict[str, Any] = {} if options.key is None else {"key": options.key}
     if hooks is not None:
         stored[HOOKS] = hooks
+    if age is not None:
+        stored[AGE] = age
     if tracing is not None:
         if (context := tracing.current_context()) is not None:
             stored["trace"] = context

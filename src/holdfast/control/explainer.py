@@ -19,6 +19,7 @@ from holdfast.errors import RunNotFound
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.failure import error_from_json
+from holdfast.model.labels import format_labels
 from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
@@ -37,8 +38,8 @@ MAX_RECENT_EVENTS = 1000
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
-    concurrency, limit, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy,
-    or next."""
+    concurrency, limit, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, no_label,
+    unhealthy, busy, or next."""
 
     code: str
     text: str
@@ -288,25 +289,39 @@ class Explainer:
         if not eligible:
             text = f"no worker has the code of task {row.task}; running: {_names(serving)}"
             return Reason("unknown_task", text, {"task": row.task, "workers": [worker.name for worker in serving]})
+        with_labels = [worker for worker in eligible if worker.has_labels_for(row.task)]
+        if not with_labels:
+            requires = eligible[0].requires[row.task]
+            text = f"no worker has the labels that task {row.task} requires, {format_labels(requires)}; running: "
+            names = [worker.name for worker in eligible]
+            return Reason("no_label", text + _names(eligible), {"requires": dict(requires), "workers": names})
+        eligible = with_labels
         healthy = [worker for worker in eligible if worker.state != "unhealthy"]
         if not healthy:
             problems = "; ".join(f"{worker.name}: {worker.problem}" for worker in eligible[:MAX_NAMES])
             text = f"no eligible worker is healthy: {problems}"
             return Reason("unhealthy", text, {"workers": [worker.name for worker in eligible]})
         eligible = healthy
-        busy = [worker for worker in eligible if worker.concurrency is not None and worker.runs >= worker.concurrency]
+        busy = self._busy(eligible, row.queue)
         others = [worker for worker in eligible if worker not in busy]
         threads = self._without_slot(others, {it.session: it.thread_slots for it in others}, row.task, "thread_tasks")
         in_processes = {it.session: it.process_slots for it in others}
         processes = self._without_slot(others, in_processes, row.task, "process_tasks")
         if len(busy) + len(threads) + len(processes) == len(eligible):
-            taken = [f"all slots of {_names(busy)}"] * bool(busy)
+            of_queue = f" of queue {row.queue}" if any(row.queue in worker.queue_slots for worker in busy) else ""
+            taken = [f"all slots{of_queue} of {_names(busy)}"] * bool(busy)
             taken += [f"all threads of {_names(threads)}"] * bool(threads)
             taken += [f"all process slots of {_names(processes)}"] * bool(processes)
             names = [each.name for each in (*busy, *threads, *processes)]
             data = {"workers": names, "thread": bool(threads), "process": bool(processes)}
             return Reason("busy", f"{' and '.join(taken)} are in use", data)
         return Reason("next", f"ready to be claimed by {_names(eligible)}")
+
+    def _busy(self, workers: list[WorkerInfo], queue: str) -> list[WorkerInfo]:
+        """Return the workers without a free slot for runs of a queue."""
+        with_pools = [worker.session for worker in workers if worker.queue_slots]
+        claimed = self._store.sessions.count_claimed(with_pools) if with_pools else []
+        return [worker for worker in workers if _is_busy(worker, queue, claimed)]
 
     def _without_slot(
         self, workers: list[WorkerInfo], slots: dict[str, int | None], task: str, tasks: SlotTasks
@@ -316,12 +331,28 @@ class Explainer:
         if not by_session:
             return []
         used: Counter[str] = Counter()
-        for session, held, number in self._store.sessions.count_claimed_by_task(list(by_session)):
+        for session, _, held, number in self._store.sessions.count_claimed(list(by_session)):
             used[session] += number if held in getattr(by_session[session], tasks) else 0
         return [each for id, each in by_session.items() if (limit := slots[id]) is not None and used[id] >= limit]
 
     def _workers(self) -> list[WorkerInfo]:
         return WorkerControl(self._store).list()
+
+
+def _is_busy(worker: WorkerInfo, queue: str, claimed: list[tuple[str, str, str, int]]) -> bool:
+    """Return whether all slots are in use that runs of a queue may have. `claimed`: runs by session, queue and task."""
+    if worker.concurrency is None:
+        return False
+    if not worker.queue_slots:
+        return worker.runs >= worker.concurrency
+    own = worker.queue_slots
+    slots = own[queue] if queue in own else worker.concurrency - sum(own.values())
+    used = sum(
+        number
+        for session, other, _, number in claimed
+        if session == worker.session and (other == queue if queue in own else other not in own)
+    )
+    return used >= slots
 
 
 def _recovery(workers: list[WorkerInfo]) -> str:

@@ -13,6 +13,7 @@ from holdfast.control.pauses import PauseInfo
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.labels import ANY_VALUE, format_labels
 from holdfast.model.names import counted
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 from holdfast.store.rows import LostWorker
@@ -341,6 +342,18 @@ def check_lanes(
                 "deploy its code, declare the old name in aliases=(…), or cancel the runs:"
                 f" holdfast cancel --task {task} --dry-run",
                 {"task": task, "queue": queue, "runs": runs},
+            )  # fmt: skip
+        elif not any(worker.has_labels_for(task) for worker in serving if worker.tasks is None or task in worker.tasks):
+            requires = next(worker.requires[task] for worker in serving if task in worker.requires)
+            needed = " ".join(
+                f"--label {name}={'VALUE' if value == ANY_VALUE else value}" for name, value in requires.items()
+            )
+            yield Finding(
+                "no_label", "wrong",
+                f"no worker has the labels {format_labels(requires)}, which task {task} requires; it has"
+                f" {counted(runs, 'ready run')} in queue {queue}",
+                "they wait until a worker has them", f"holdfast worker {needed}",
+                {"task": task, "queue": queue, "runs": runs, "requires": dict(requires)},
             )  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
 import msgspec
 
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.model.labels import meets
 from holdfast.store import Store
 from holdfast.store.sessions import SessionRow
 
@@ -44,6 +45,21 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Concurrent runs of tasks with `run_in="process"`; None for an older release."""
     process_tasks: Sequence[str] = ()
     """Its tasks with `run_in="process"`."""
+    labels: Mapping[str, str] = {}
+    requires: Mapping[str, Mapping[str, str]] = {}
+    """The labels that its tasks require, by task. It claims no run of a task whose labels it doesn't have."""
+    queue_slots: Mapping[str, int] = {}
+    """The slots of queues that have their own; the rest of `concurrency` is shared by the other queues."""
+
+    def shown_queues(self) -> list[str]:
+        """Return its queues for people, such as `mail=20` for one with slots of its own; `all` if it serves all."""
+        if self.queues is None:
+            return ["all"]
+        return [f"{name}={self.queue_slots[name]}" if name in self.queue_slots else name for name in self.queues]
+
+    def has_labels_for(self, task: str) -> bool:
+        """Return whether it has the labels that a task requires, as far as its own code says."""
+        return meets(self.labels, self.requires.get(task, {}))
 
 
 class WorkerControl:
@@ -86,6 +102,9 @@ def _info(row: SessionRow) -> WorkerInfo:
         thread_tasks=report.thread_tasks or (),
         process_slots=report.process_slots,
         process_tasks=report.process_tasks or (),
+        labels=report.labels,
+        requires=report.requires,
+        queue_slots=report.queue_slots,
     )
 
 
@@ -99,6 +118,9 @@ class _StartReport(msgspec.Struct):
     thread_tasks: list[str] | None = None
     process_slots: int | None = None
     process_tasks: list[str] | None = None
+    labels: dict[str, str] = {}
+    requires: dict[str, dict[str, str]] = {}
+    queue_slots: dict[str, int] = {}
 
 
 class _HeartbeatReport(msgspec.Struct):

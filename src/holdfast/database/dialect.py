@@ -25,6 +25,8 @@
 | `{lock_exclusive}` | lock the row against `{lock_shared}` too, skipping locked ones |
 | `{name_lock(x)}` | lock a name until the transaction ends, whether or not a row has it |
 | `{turn_at(time)}` | turn of a run that became ready at that time (`store/enqueue.py`) |
+| `{new_turn(each.turn)}` | turn of a new run: as given; if negative, relative to that of a run that is ready now |
+| `{age_shift(r)}` | how far the turn of run `r` is before that of a run of its age in an ordinary queue |
 | `{next_turn(r, time)}` | turn of run `r` when it becomes ready again: by time, or its tenant's next one |
 | `{limit}` | the statement's limit, as a literal |
 | `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |
@@ -54,6 +56,9 @@ PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 TURN_EPOCH = 10**18
 """Microseconds subtracted from times, which makes turns in queues that aren't fair negative. The index of fair turns
 covers only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
+AGED_TURN_OFFSET = 2 * 10**18
+"""Subtracted from the turns of runs whose priority grows with their age, so that these turns are below all others: less
+than minus this number."""
 TURN_STEP = 1_000_000
 """How far one run advances the turn of a tenant of weight 1 in a fair queue."""
 
@@ -120,10 +125,16 @@ class Dialect(ABC):
         return f"({time} - {TURN_EPOCH})"
 
     @staticmethod
+    def _new_turn(turn: str) -> str:
+        now = "{turn_at({stamp})}"
+        return f"coalesce(case when {turn} < 0 then {now} + {turn} else {turn} end, {now})"
+
+    @staticmethod
     def _next_turn(argument: str) -> str:
         """Return SQL for one microsecond after the turn of a run that is new at that time: new runs go first."""
         run, time = [part.strip() for part in argument.split(",")]
         return f"""case
+            when {run}.turn < -{AGED_TURN_OFFSET} then {{turn_at({time})}} + 1 - {{age_shift({run})}}
             when {run}.turn <= 0 then {{turn_at({time})}} + 1
             when {run}.fence = 0 then {run}.turn
             else {TURN_STEP} + (
@@ -304,6 +315,11 @@ class PostgresDialect(Dialect):
         return f"{{schema}}{table}.ctid = any(array(select x.tid from {found}))"
 
     @staticmethod
+    def _age_shift(run: str) -> str:
+        """Return the stored shift, found by a pattern: a cast to jsonb would fail if the options are corrupt."""
+        return f"""coalesce(cast(substring({run}.options, '"age".[[](-?[0-9]+)') as bigint), 0)"""
+
+    @staticmethod
     def _name_lock(argument: str) -> str:
         return f"cast(pg_advisory_xact_lock(hashtextextended({argument}, 0)) as text)"
 
@@ -415,6 +431,10 @@ class SqliteDialect(Dialect):
         names = ", ".join(name for name, _ in columns)
         values = ", ".join(f"value ->> '{name}'" for name, _ in columns)
         return f"({names}) in (select {values} from jsonb_each({source}))"
+
+    @staticmethod
+    def _age_shift(run: str) -> str:
+        return f"coalesce(case when json_valid({run}.options) then {run}.options ->> '$.age[0]' end, 0)"
 
     @staticmethod
     def _name_lock(argument: str) -> str:

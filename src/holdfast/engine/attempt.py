@@ -66,6 +66,44 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
+class SlotPool:
+    """Slots of a worker: those of one queue, or those that the queues without slots of their own share.
+
+    Only a worker with such queues has pools. `Runner` changes the counts under its lock.
+    """
+
+    def __init__(self, slots: int, threads: int) -> None:
+        self.slots = slots
+        self.threads = min(threads, slots)
+        """How many of its attempts may execute in threads at the same time."""
+        self.busy = 0
+        self.busy_threads = 0
+        self.busy_processes = 0
+        self.claimed = 0
+        """Attempts whose end isn't durable, except members of batches."""
+
+    def free(self) -> int:
+        """Return how many more attempts may start, by the rule of `Runner.free_slots`."""
+        return min(self.slots - self.busy, 2 * self.slots - 1 - self.claimed)
+
+    def free_threads(self) -> int:
+        """Return how many more attempts may start in threads."""
+        return min(self.free(), self.threads - self.busy_threads)
+
+    def count(self, attempt: Attempt, change: int) -> None:
+        """Count an attempt that starts (1) or frees its slot (-1)."""
+        self.busy += change
+        self.busy_threads += change * (attempt.run_in == "thread")
+        self.busy_processes += change * (attempt.run_in == "process")
+
+
+def slot_pools(queue_slots: Mapping[str, int] | None, concurrency: int, threads: int) -> dict[str | None, SlotPool]:
+    """Return the pools of a worker by queue; none if no queue has slots of its own. `threads`: of the shared slots."""
+    pools: dict[str | None, SlotPool] = {queue: SlotPool(slots, slots) for queue, slots in (queue_slots or {}).items()}
+    shared = concurrency - sum(pool.slots for pool in pools.values())
+    return pools | ({None: SlotPool(shared, threads)} if pools and shared > 0 else {})
+
+
 class Attempt(msgspec.Struct, eq=False):
     """One attempt of a claimed run.
 
@@ -110,6 +148,8 @@ class Attempt(msgspec.Struct, eq=False):
     """The thread that runs its code, or waits for its process; None on the event loop."""
     isolated: bool = False
     """Whether it runs without other runs in the process, because processes that ran it have died."""
+    slots: SlotPool | None = None
+    """Where its slot is taken from; None if no queue of its worker has slots of its own."""
     plans: OperationPlans | None = None
     """The plans of a durable function that has started."""
     resident: AsyncExecutor | None = None
@@ -351,7 +391,12 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 def new_attempts(
-    claims: Iterable[Claim], tasks: Mapping[int, Task[..., Any]], session: str, *, isolated: bool = False
+    claims: Iterable[Claim],
+    tasks: Mapping[int, Task[..., Any]],
+    pools: Mapping[int, SlotPool],
+    session: str,
+    *,
+    isolated: bool = False,
 ) -> list[Attempt]:
     """Create the attempts of claimed runs. `tasks`: those of their lanes, in whose place tests may put fakes.
 
@@ -363,6 +408,7 @@ def new_attempts(
             fake_task(tasks[claim.lane]) if active_fakes and claim.ending is None else tasks[claim.lane],
             session,
             isolated=isolated,
+            slots=pools.get(claim.lane),
         )
         for claim in claims
     ]
@@ -450,6 +496,8 @@ class WorkerState:
                 return False
             self._attempts.update((attempt.claim.id, attempt) for attempt in attempts)
             self.batched += sum(attempt.batched for attempt in attempts)
+            if attempts and attempts[0].slots is not None:
+                _count_claimed(attempts, 1)
             return True
 
     def remove(self, attempts: Iterable[Attempt]) -> None:
@@ -458,6 +506,8 @@ class WorkerState:
                 if self._attempts.get(attempt.claim.id) is attempt:
                     del self._attempts[attempt.claim.id]
                     self.batched -= attempt.batched
+                    if attempt.slots is not None:
+                        _count_claimed([attempt], -1)
 
     def find(self, run: str) -> Attempt | None:
         """Return the claimed attempt of a run, if it is claimed here."""
@@ -474,3 +524,9 @@ class WorkerState:
 
     def __len__(self) -> int:
         return len(self._attempts)
+
+
+def _count_claimed(attempts: Iterable[Attempt], change: int) -> None:
+    for attempt in attempts:
+        if attempt.slots is not None and not attempt.batched:
+            attempt.slots.claimed += change

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import Attempt, SlotPool
 from holdfast.errors import BatchFailed, TaskError
 from holdfast.store import AttemptEnd
 from holdfast.task.scope import Scope, StopSignal
@@ -87,7 +87,7 @@ class BatchCall:
 
 
 def batch_calls(attempts: Iterable[Attempt]) -> list[BatchCall]:
-    """Group attempts into calls, by task and, if the task says so, by tenant."""
+    """Group attempts into calls: by task, by the slots they use and, if the task says so, by tenant."""
     groups: dict[object, list[Attempt]] = {}
     for attempt in attempts:
         groups.setdefault(batch_group(attempt), []).append(attempt)
@@ -100,8 +100,13 @@ def batch_calls(attempts: Iterable[Attempt]) -> list[BatchCall]:
     return calls
 
 
-def batch_group(attempt: Attempt) -> tuple[str, str | None]:
-    """Return the task, and the tenant if the task has batches by tenant."""
+def batch_group(attempt: Attempt) -> tuple[str, str | None, SlotPool | None]:
+    """Return the task, the tenant if the task has batches by tenant, and the slots that the attempt uses."""
     batch = attempt.task.declaration.batch
     by_tenant = batch is not None and batch.by == "tenant"
-    return attempt.task.name, attempt.claim.tenant if by_tenant else None
+    return attempt.task.name, attempt.claim.tenant if by_tenant else None, attempt.slots
+
+
+def has_free_slot(attempt: Attempt) -> bool:
+    """Return whether a batch with this attempt may start, as far as the slots of its queue are concerned."""
+    return attempt.slots is None or attempt.slots.free() > 0

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.loops.timers import TimerLoop
 from holdfast.engine.loops.trigger_poller import TriggerPoller
 from holdfast.engine.loops.wait_poller import WaitPoller
+from holdfast.engine.placement import MAX_CONCURRENCY, check_int, check_queues
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
 from holdfast.engine.threads import ThreadCall, TimerThread
@@ -37,7 +38,7 @@ from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
-from holdfast.model.names import check_queue
+from holdfast.model.labels import check_labels
 from holdfast.store import Store
 from holdfast.store.commands import NewCheckpoint
 from holdfast.store.sessions import WakeAddress
@@ -46,7 +47,6 @@ from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
 
 MIN_LEASE_S = 0.5
-MAX_CONCURRENCY = 10_000
 MAX_REPORTED_TASKS = 1000
 """How many task names a worker stores in its session row."""
 
@@ -56,6 +56,9 @@ class WorkerSettings:
     """The settings of a worker. Durations are seconds, except `keep_events` and `keep_keys`: microseconds."""
 
     queues: Sequence[str] | None = None
+    queue_slots: Mapping[str, int] = field(default_factory=dict)
+    """The queues that have slots of their own; the others share the rest of `concurrency`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
     concurrency: int = 100
     threads: int = 40
     lease: float = 60.0
@@ -70,8 +73,9 @@ class WorkerSettings:
     def checked(
         cls,
         *,
-        queues: Sequence[str] | None,
-        concurrency: int,
+        queues: Sequence[str] | Mapping[str, int | None] | None,
+        concurrency: int | None,
+        labels: Mapping[str, str] | None,
         threads: int,
         lease: Duration,
         grace: Duration,
@@ -80,31 +84,19 @@ class WorkerSettings:
         **others: Any,
     ) -> WorkerSettings:
         """Check settings as they are written in code. Raises ConfigError."""
+        served = check_queues(queues, concurrency)
         return cls(
-            queues=_checked_queues(queues),
-            concurrency=_checked_int(concurrency, "concurrency", 1, MAX_CONCURRENCY),
-            threads=_checked_int(threads, "threads", 1, MAX_CONCURRENCY),
+            queues=served.names,
+            queue_slots=served.slots,
+            concurrency=served.concurrency,
+            labels=check_labels({} if labels is None else labels, "labels"),
+            threads=check_int(threads, "threads", 1, MAX_CONCURRENCY),
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
-            max_resident=_checked_int(max_resident, "max_resident", 0),
-            max_resident_bytes=_checked_int(max_resident_bytes, "max_resident_bytes", 0),
+            max_resident=check_int(max_resident, "max_resident", 0),
+            max_resident_bytes=check_int(max_resident_bytes, "max_resident_bytes", 0),
             **others,
         )
-
-
-def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    if queues is None:
-        return None
-    if isinstance(queues, str) or not queues:
-        raise ConfigError(f"queues must be a list of names, or None for all queues, not {queues!r}")
-    return tuple(check_queue(queue, "a queue") for queue in queues)
-
-
-def _checked_int(value: int, name: str, least: int, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        allowed = f"of at least {least}" if most is None else f"from {least} to {most:,}"
-        raise ConfigError(f"{name} must be an integer {allowed}, not {value!r}")
-    return value
 
 
 def _checked_lease(lease: Duration) -> float:
@@ -151,12 +143,12 @@ class WorkerComponents:
         self.residents = ResidentFunctions(settings.max_resident, settings.max_resident_bytes)
         self.runner = runner = Runner(
             settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks,
-            self.residents, store.payloads.limit,
+            self.residents, store.payloads.limit, settings.queue_slots,
         )  # fmt: skip
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
         )
-        self.lanes = KnownLanes(store, registry, settings.queues)
+        self.lanes = KnownLanes(store, registry, settings.queues, settings.labels, runner.pools)
         self.claimer = Claimer(store, state, self.lanes, runner, self.queue, self.monitor, self.failures, lease)
         runner.on_free_slot, self.monitor.on_recovered = self.claimer.slot_freed, self.claimer.wake
         self.committer = Committer(
@@ -251,13 +243,16 @@ class WorkerComponents:
         known = sorted(tasks) if len(tasks) <= MAX_REPORTED_TASKS else None
         in_threads = sorted(name for name, task in tasks.items() if task.uses_threads)
         in_processes = sorted(name for name, task in tasks.items() if task.declaration.run_in == "process")
+        requires = {name: task.declaration.requires for name, task in tasks.items() if task.declaration.requires}
         info = {
             "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
             "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MAX_REPORTED_TASKS],
             "thread_slots": self.runner.threads, "thread_tasks": in_threads[:MAX_REPORTED_TASKS],
             "app": self._schedule_registry.app, "schedules": self.scheduler.digests(),
+            "labels": self.settings.labels, "queue_slots": self.settings.queue_slots,
+            "requires": dict(sorted(requires.items())[:MAX_REPORTED_TASKS]),
         }  # fmt: skip
-        session = Session(worker_name(), json.dumps(info), self._wake_address(tasks))
+        session = Session(worker_name(), json.dumps(info), self._wake_address(self.lanes.served(tasks)))
         if self.on_session is not None:
             self.on_session(session.id)
         return session

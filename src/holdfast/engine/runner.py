@@ -18,7 +18,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast.engine.attempt import Attempt, Cancellable, StopReason, WorkerState
+from holdfast.engine.attempt import Attempt, Cancellable, SlotPool, StopReason, WorkerState, slot_pools
 from holdfast.engine.batches import BatchCall, batch_calls
 from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.engine.durable.enclosing_timeouts import watch_timers
@@ -118,9 +118,12 @@ class Runner:
         hooks: Hooks,
         residents: ResidentFunctions,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        queue_slots: Mapping[str, int] | None = None,
     ) -> None:
         self.concurrency = concurrency
-        self.threads = min(threads, concurrency)
+        self.pools = slot_pools(queue_slots, concurrency, threads)
+        """The slots by queue, if queues have slots of their own; None: those that the others share."""
+        self.threads = sum(pool.threads for pool in self.pools.values()) or min(threads, concurrency)
         """How many attempts may execute in threads at the same time. Steps of async functions don't count."""
         self.process_slots = os.cpu_count() or 1
         self.busy_slots = 0
@@ -155,23 +158,37 @@ class Runner:
         assert self._loop is not None, "the runner has no event loop yet"
         return self._loop
 
-    def free_slots(self) -> int:
+    def free_slots(self, pool: SlotPool | None = None) -> int:
         """Return how many more attempts may start.
 
         An attempt frees its slot when its code stops, while its end is still being written; the next runs are claimed
         meanwhile. The second bound limits how many runs a crash can repeat to less than twice the concurrency. With a
         concurrency of one, nothing starts before the end of the previous attempt is durable.
         """
+        if pool is not None:
+            return pool.free()
+        if self.pools:
+            return sum(max(each.free(), 0) for each in self.pools.values())
         claimed = len(self._state) - self._state.batched
         return min(self.concurrency - self.busy_slots, 2 * self.concurrency - 1 - claimed)
 
-    def free_thread_slots(self) -> int:
+    def free_thread_slots(self, pool: SlotPool | None = None) -> int:
         """Return how many more attempts may start in threads."""
+        if pool is not None:
+            return pool.free_threads()
+        if self.pools:
+            return sum(max(each.free_threads(), 0) for each in self.pools.values())
         return min(self.free_slots(), self.threads - self._busy_thread_slots)
 
-    def free_process_slots(self) -> int:
-        """Return how many more attempts may start in processes, of which there are as many as cores."""
-        return min(self.free_slots(), self.process_slots - self._busy_process_slots)
+    def free_process_slots(self, pool: SlotPool | None = None) -> int:
+        """Return how many more attempts may start in processes, of which there are as many as cores.
+
+        A queue with slots of its own may always have one, whatever the others have.
+        """
+        free = self.process_slots - self._busy_process_slots
+        if pool is None:
+            return min(self.free_slots(), free)
+        return min(pool.free(), max(free, 1 - pool.busy_processes))
 
     def notify_if_free(self) -> None:
         """Call `on_free_slot` if a slot is free."""
@@ -232,6 +249,9 @@ class Runner:
             self._active.update(attempts)
             self._busy_thread_slots += sum(attempt.run_in == "thread" for attempt in attempts)
             self._busy_process_slots += sum(attempt.run_in == "process" for attempt in attempts)
+            for attempt in attempts if self.pools else ():
+                if attempt.slots is not None:
+                    attempt.slots.count(attempt, 1)
         on_loop = [attempt for attempt in attempts if attempt.run_in == "loop"]
         if on_loop:
             self._monitor.sent()
@@ -244,6 +264,8 @@ class Runner:
             self.busy_slots += 1
             self._active.update(call.attempts)
             self._busy_thread_slots += call.run_in == "thread"
+            if (pool := call.attempts[0].slots) is not None:
+                pool.count(call.attempts[0], 1)
         if call.run_in == "loop":
             self._monitor.sent()
             self.loop.call_soon_threadsafe(self._start_batch_on_loop, call)
@@ -550,6 +572,8 @@ class Runner:
                     self._busy_thread_slots -= 1
                 elif attempt.run_in == "process":
                     self._busy_process_slots -= 1
+                if attempt.slots is not None:
+                    attempt.slots.count(attempt, -1)
         if attempts:
             self.notify_if_free()
 

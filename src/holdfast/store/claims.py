@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.database import Row
+from holdfast.database.dialect import AGED_TURN_OFFSET
 from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.payloads import PayloadContext
@@ -233,8 +234,10 @@ class ClaimStore(StoreModule):
         now = self._monotonic()
         if not (is_contended or any(resumed)):
             self._in_order_at = now
-        # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
-        counts = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
+        # Fair queues are never crowded: a new tenant's turn comes before the last claimed one. Neither are queues in
+        # which the priority grows with the age: the turn of a new run may come before it.
+        in_order = (claim.lane for claim in claims if -AGED_TURN_OFFSET <= claim.turn <= 0)
+        counts = Counter(in_order if len(claims) == size else ())
         for cursor, did_resume in zip(cursors, resumed, strict=True):
             crowded = counts[cursor.lane] >= self._policy.crowded_runs
             cursor.record_scan(now, now - began, resumed=did_resume, crowded=crowded)

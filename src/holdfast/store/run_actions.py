@@ -30,6 +30,7 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import CANT_COPY, PayloadContext, checkpoint_context, is_bound, message_context
 from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
+from holdfast.store.age_priority import change_priority
 from holdfast.store.journal import MAX_PAGE_BYTES, read_child_results
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.propagation import propagate_ends, restart_run, retry_runs
@@ -160,7 +161,8 @@ class RunActions(StoreModule):
                 _reschedule_sleep(tx, run, changes.run_at)
                 ((n, attempt),) = tx.execute("next_history_number", id=id)
             else:
-                ((n, attempt),) = tx.execute("update_run", id=id, **values)
+                aged = changes.priority is not None and _change_aged_priority(tx, id, changes.priority)
+                ((n, attempt),) = tx.execute("update_run", id=id, **values | ({"priority": None} if aged else {}))
             data = {"changed": [name for name, value in values.items() if value is not None]}
             entry = msgspec.json.encode(data if by is None else {"by": by, **data}).decode()
             tx.execute("add_history", rows=json_rows([history_row(id, n, "updated", attempt, data=entry)]))
@@ -254,6 +256,15 @@ class RunActions(StoreModule):
             tx.execute("add_history", rows=json_rows([entry]))
 
         self._transaction("client", work)
+
+
+def _change_aged_priority(tx: Tx, id: str, priority: int) -> bool:
+    """Change the priority of a run if it grows with its age; return whether it does."""
+    changed = change_priority(tx.execute("read_run_options", id=id)[0][0], priority)
+    if changed is None:
+        return False
+    tx.execute("update_aged_priority", id=id, options=changed[0], change=changed[1])
+    return True
 
 
 def _check_changeable(run: LockedRun, changes: RunChanges) -> None:

@@ -23,6 +23,7 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
+from holdfast.store.age_priority import Age
 from holdfast.store.run_history import ArgumentsReader, history_entries, stored_entry
 from holdfast.store.run_queries import RunRow
 
@@ -90,7 +91,7 @@ class RunReader:
             id=columns.id(),
             task=row.task,
             queue=row.queue,
-            priority=row.priority,
+            priority=row.priority if options.age is None else options.age.priority,
             state=row.state,
             attempt=row.attempt,
             crashes=row.crashes,
@@ -183,10 +184,11 @@ class RunReader:
 
 
 class _StoredOptions(msgspec.Struct):
-    """What the options of a run say about its key and its slot."""
+    """What the options of a run say about its key, its slot and its priority."""
 
     scheduled_for: int | None = None
     key: str | None = None
+    age: Age | None = None
 
 
 class _Columns:

@@ -149,10 +149,10 @@ class SessionStore(StoreModule):
         """Return all sessions, the oldest first."""
         return _SESSION_ROWS.read_all(self._execute("read", "list_sessions"))
 
-    def count_claimed_by_task(self, sessions: list[str]) -> list[tuple[str, str, int]]:
-        """Return session, task and the number of runs of the task that the session has claimed."""
+    def count_claimed(self, sessions: list[str]) -> list[tuple[str, str, str, int]]:
+        """Return session, queue, task and the number of their runs that the session has claimed."""
         rows = self._execute("read", "count_claimed", rows=_sessions(sessions))
-        return [(session, task, number) for session, task, number in rows]
+        return [(session, queue, task, number) for session, queue, task, number in rows]
 
     def find_dead(self) -> list[str]:
         """Return sessions whose lease has expired, and sessions without a row that runs still name."""

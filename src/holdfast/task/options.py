@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.batch import Batch, check_batch
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.keep import Keep
+from holdfast.model.labels import check_requires
 from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
@@ -33,6 +34,10 @@ MAX_PRIORITY = 1_000_000
 MAX_CRASHES = 1_000_000
 MIN_MEMORY_BYTES = 128 * 1024 * 1024  # With less, the interpreter doesn't start.
 MAX_NAMES = 100  # Tags, limits or aliases.
+REQUIRES_IS_DECLARED = (
+    "requires is a setting of a task, not an option of a call, because workers claim by queue and task: declare another"
+    " task with requires=, or pass queue= with a queue that only those workers serve"
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +71,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in given.items():
             check = _CHECKS.get(name)
             if check is None:
+                if name == "requires":
+                    raise ConfigError(REQUIRES_IS_DECLARED)
                 raise ConfigError(f"unknown option {name!r}; the options are {', '.join(_CHECKS)}")
             changes[name] = None if value is None else check(value, f"option {name}")
         if "deadline" in changes:
@@ -110,6 +117,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Mapping[str, tuple[Any, ...]] = {}
     """Requests of the tasks to enqueue when a run ends, by event. Their argument is an example."""
     batch: Batch | None = None
+    requires: Mapping[str, str] = {}
+    """The labels that a worker needs to execute its runs."""
 
 
 class MachineSettings(TypedDict, total=False):
@@ -124,6 +133,7 @@ class MachineSettings(TypedDict, total=False):
     limits: Sequence[str]
     max_crashes: int
     keep: Keep | Duration | None
+    requires: Mapping[str, str] | None
     on_success: HookTasks | None
     on_failure: HookTasks | None
     on_end: HookTasks | None
@@ -191,6 +201,7 @@ def check_declaration(
     on_failure: HookTasks | None = None,
     on_end: HookTasks | None = None,
     batch: Batch | None = None,
+    requires: Mapping[str, str] | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -209,6 +220,7 @@ def check_declaration(
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
         batch=None if batch is None else _batch(batch, run_in, f"{where}: batch"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives"),
+        requires={} if requires is None else check_requires(requires, f"{where}: requires"),
         hooks=declared_hooks(where, on_success=on_success, on_failure=on_failure, on_end=on_end),
     )
 

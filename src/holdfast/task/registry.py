@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.codec import UnreadableText, decode_value, encode
 from holdfast.model.interactive import has_source_file, is_defined_interactively, note
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
@@ -29,6 +30,7 @@ from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import EnqueuerProtocol, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
 MAX_WEIGHT = 1000
+MIN_AGE_INTERVAL_US, MAX_AGE_INTERVAL_US = 1000, 24 * 3600 * MICROS_PER_SECOND
 
 
 def task_name(fn: Callable[..., Any]) -> str:
@@ -49,6 +51,8 @@ class Registry:
         self.limits = DeclaredLimits()
         self.fair: dict[str, dict[str, int]] = {}
         """The fair queues, with their weights by tenant."""
+        self.age_intervals: dict[str, int] = {}
+        """The queues in which the priority grows with the age, with the microseconds per priority."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self._names: dict[str, tuple[str, ...]] = {}  # by the name of a task, that name and its aliases
         self._queues: set[str] = set()
@@ -80,8 +84,10 @@ class Registry:
             for name in names:
                 self._tasks[name] = task
 
-    def serve(self, queue: str, fair: bool, weights: Mapping[str, int] | None) -> None:
-        """Configure whether a queue is claimed round-robin by tenant, or in order of arrival."""
+    def serve(
+        self, queue: str, fair: bool, weights: Mapping[str, int] | None, age_priority: Duration | None = None
+    ) -> None:
+        """Configure whether a queue is claimed round-robin by tenant, and whether the priority grows with the age."""
         where = f"queue {check_queue(queue, 'the name of a queue')}"
         for tenant, weight in (weights or {}).items():
             check_name(tenant, f"{where}: a tenant in weights")
@@ -89,11 +95,18 @@ class Registry:
                 raise ConfigError(f"{where}: the weight of {tenant} must be from 1 to {MAX_WEIGHT:,}, not {weight!r}")
         if weights and not fair:
             raise ConfigError(f"{where}: weights need fair=True")
+        if fair and age_priority is not None:
+            raise ConfigError(f"{where}: age_priority is not available with fair=True: remove one of them")
+        interval = None if age_priority is None else _age_interval(age_priority, f"{where}: age_priority")
         self._queues.add(queue)
         if fair:
             self.fair[queue] = dict(weights or {})
         else:
             self.fair.pop(queue, None)
+        if interval is None:
+            self.age_intervals.pop(queue, None)
+        else:
+            self.age_intervals[queue] = interval
 
     def has_queue(self, name: str) -> bool:
         """Return whether the app declares a queue, by itself or as the queue of a task."""
@@ -162,6 +175,13 @@ class Registry:
         if close:
             return f"did you mean {' or '.join(close)}?"
         return "list its module in include=, or use app.remote(…) if its code is in another application"
+
+
+def _age_interval(value: Duration, what: str) -> int:
+    micros = to_micros(value, what)
+    if not MIN_AGE_INTERVAL_US <= micros <= MAX_AGE_INTERVAL_US:
+        raise ConfigError(f"{what} must be from 1 ms to 1 day, not {value}")
+    return micros
 
 
 def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:

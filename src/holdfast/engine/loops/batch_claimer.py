@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState, new_attempts
-from holdfast.engine.batches import batch_group
+from holdfast.engine.batches import batch_group, has_free_slot
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.runner import Runner
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
-from holdfast.task.task import Task
 
 
 class BatchCollector:
@@ -42,13 +40,18 @@ class BatchCollector:
             self._due.setdefault(group, time.monotonic() + batch.max_wait_micros / MICROS_PER_SECOND)
 
     def take(self, session: str | None, *, everything: bool = False) -> list[Attempt] | None:
-        """Take a batch that is full or has waited long enough, or whose session has ended; None if there is none."""
+        """Take a batch that is full or has waited long enough, or whose session has ended; None if there is none.
+
+        `session`: None if the worker stops, and batches start without free slots.
+        """
         now = time.monotonic()
         for group, attempts in self.groups.items():
             batch = attempts[0].task.declaration.batch
             assert batch is not None
             is_due = everything or len(attempts) >= batch.max_size or self._due[group] <= now
             if not is_due and all(each.session == session and each.stop_reason is None for each in attempts):
+                continue
+            if session is not None and not has_free_slot(attempts[0]):
                 continue
             taken, left = attempts[: batch.max_size], attempts[batch.max_size :]
             if left:
@@ -59,9 +62,10 @@ class BatchCollector:
             return taken
         return None
 
-    def seconds_left(self) -> float:
-        """Return how long the next batch waits."""
-        return max(min(self._due.values()) - time.monotonic(), 0.0)
+    def seconds_left(self) -> float | None:
+        """Return how long the next batch waits that has a free slot; None if there is none."""
+        due = [at for group, at in self._due.items() if has_free_slot(self.groups[group][0])]
+        return max(min(due) - time.monotonic(), 0.0) if due else None
 
 
 class BatchClaimer:
@@ -73,7 +77,7 @@ class BatchClaimer:
         state: WorkerState,
         runner: Runner,
         lanes: KnownLanes,
-        has_slot: Callable[[Task[..., Any]], bool],
+        has_slot: Callable[[int], bool],
         start: Callable[[list[Attempt]], bool],
     ) -> None:
         self._store = store
@@ -92,14 +96,15 @@ class BatchClaimer:
         found = 0
         began = time.time_ns()
         for lane in self._lanes.batched:
-            task = self._lanes.tasks[lane]
-            batch = task.declaration.batch
+            batch = self._lanes.tasks[lane].declaration.batch
             assert batch is not None
-            while self._has_slot(task) and (missing := batch.max_size - self.collected.count(lane)) > 0:
+            while self._has_slot(lane) and (missing := batch.max_size - self.collected.count(lane)) > 0:
                 wanted = 1 << (missing - 1).bit_length()  # a size that one claim can have; the rest waits here
                 claims = self._store.claims
                 claim = claims.claim_limited if lane in self._lanes.limited else claims.claim
-                attempts = new_attempts(claim(session.id, [lane], wanted), self._lanes.tasks, session.id)
+                attempts = new_attempts(
+                    claim(session.id, [lane], wanted), self._lanes.tasks, self._lanes.pools, session.id
+                )
                 if not attempts or not self._state.add(session, attempts):
                     break
                 if self.telemetry is not None:

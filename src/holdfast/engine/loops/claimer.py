@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
 
-from holdfast.engine.attempt import Attempt, Session, WorkerState, new_attempts
+from holdfast.engine.attempt import Attempt, Session, SlotPool, WorkerState, new_attempts
 from holdfast.engine.durable.history import load_history
 from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
@@ -28,7 +27,6 @@ from holdfast.errors import StoreError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
 from holdfast.store.module import Tx
-from holdfast.task.task import Task
 
 POLL_INTERVAL_S = 1.0
 MAX_IDLE_POLL_INTERVAL_S = 4.0
@@ -62,7 +60,9 @@ class CommitClaim:
     other runs than those that the transaction has made ready.
     """
 
-    def __init__(self, store: Store, session: Session, lanes: Collection[int], max_runs: int) -> None:
+    def __init__(
+        self, store: Store, session: Session, lanes: Collection[int], max_runs: int, *, leaves_lanes: bool = False
+    ) -> None:
         self.session = session
         self.began_ns = time.time_ns()
         self.claims: list[Claim] = []
@@ -71,6 +71,7 @@ class CommitClaim:
         self._store = store
         self._lanes = lanes
         self.max_runs = max_runs
+        self._leaves_lanes = leaves_lanes  # it doesn't claim from all lanes of the worker: some have no free slots
 
     def __call__(self, tx: Tx) -> None:
         self.claims = []  # the transaction may be repeated
@@ -78,7 +79,7 @@ class CommitClaim:
         if 0 < tx.ready_runs <= self.max_runs:
             wanted = min(tx.ready_runs + 1, self.max_runs)  # one more, to know whether others are ready
             self.claims = self._store.claims.claim_before_commit(tx, self.session.id, self._lanes, wanted)
-            self.is_complete = len(self.claims) < claim_size(wanted)
+            self.is_complete = len(self.claims) < claim_size(wanted) and not self._leaves_lanes
 
 
 class Claimer(Loop):
@@ -116,6 +117,7 @@ class Claimer(Loop):
         self._processes_first = False
         self._limited_first = False
         self._slots_dealt = 0
+        self._has_filled_pool = False  # in this round
         self._claimed: list[Attempt] = []  # in this round
         self.batches = BatchClaimer(store, state, runner, lanes, self._has_slot, self._start)
         self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
@@ -156,7 +158,8 @@ class Claimer(Loop):
             self.on_notified()
         if not self.batches.collected.groups or self._runner.free_slots() <= 0:
             return pause_s
-        return min(pause_s, self.batches.collected.seconds_left())
+        batch_s = self.batches.collected.seconds_left()
+        return pause_s if batch_s is None else min(pause_s, batch_s)
 
     def _tick(self, was_notified: bool) -> float:
         session = self._state.session
@@ -184,11 +187,10 @@ class Claimer(Loop):
             return self._claimed_no_slots(session, was_notified, found_batched=found_batched)
         if is_poll:
             self._store.sessions.unmark_unresponsive(session.id, session.wake.group)
-        if len(attempts) >= claim_size(free):
-            self._unmark_idle(session)
-            self._hand_on(session)
+        self._hand_on_if_full(session, has_filled_all=len(attempts) >= claim_size(free))
         self.empty_rounds, self.poll_interval_s = 0, POLL_INTERVAL_S
-        if all_started and len(attempts) < free // 2 and self._idle_session is session:
+        is_quiet = len(attempts) < free // 2 and not self._has_filled_pool
+        if all_started and is_quiet and self._idle_session is session:
             # Nothing more is ready, and the next run that becomes ready is announced.
             self._lacks_slots, self._busy_since = not self._has_slots_of_all_kinds(), 0.0
             return QUIET_PAUSE_S
@@ -250,8 +252,9 @@ class Claimer(Loop):
         if any(each.claim.fence > 1 for each in attempts):  # nothing is recorded before the first claim of a run
             load_history(self._store, attempts, self._runner.residents)
 
-    def _has_slot(self, task: Task[..., Any]) -> bool:
-        return (self._threads_to_fill() if task.uses_threads else self._runner.free_slots()) > 0
+    def _has_slot(self, lane: int) -> bool:
+        pool, uses_threads = self._lanes.pools.get(lane), self._lanes.tasks[lane].uses_threads
+        return (self._threads_to_fill(pool) if uses_threads else self._runner.free_slots(pool)) > 0
 
     # Claims of the committer
 
@@ -260,8 +263,8 @@ class Claimer(Loop):
 
         If this claimer is claiming for too long, the claim takes no runs, but still tells whether any are left ready.
 
-        Limits, fair queues, tasks in processes and isolated runs are the claimer's business, and so is a worker with
-        few free slots or a stalled event loop.
+        Limits, queues with an order of their own, tasks in processes and isolated runs are the claimer's business, and
+        so is a worker with few free slots or a stalled event loop.
         """
         current, lanes = self._state.session, self._lanes
         if current is None or current.id != session or self._monitor.is_stalled:
@@ -270,13 +273,18 @@ class Claimer(Loop):
             return None
         if not self._claiming.acquire(timeout=MAX_COMMIT_CLAIM_WAIT_S):
             return CommitClaim(self._store, current, lanes.ordinary, 0)
-        max_runs = min(self._runner.free_slots(), MAX_COMMIT_CLAIM_RUNS)
+        pools = self._runner.pools
+        open_pools: list[SlotPool | None] = [pool for pool in pools.values() if pool.free() > 0] or [None]
+        max_runs = min(MAX_COMMIT_CLAIM_RUNS, *map(self._runner.free_slots, open_pools))
         is_blocked = self._stopping.is_set() or self._isolation.is_active or bool(self._failures.queue)
-        is_blocked = is_blocked or (bool(lanes.threads) and self._threads_to_fill() < max_runs)
+        is_blocked = is_blocked or (bool(lanes.threads) and min(map(self._threads_to_fill, open_pools)) < max_runs)
         if max_runs <= 0 or is_blocked or self._queue.backlog > MAX_BACKLOG_WRITES:
             self._claiming.release()
             return None
-        return CommitClaim(self._store, current, lanes.ordinary, max_runs)
+        if len(open_pools) == len(pools) or not pools:
+            return CommitClaim(self._store, current, lanes.ordinary, max_runs)
+        some = [lane for lane in lanes.ordinary if lanes.pools[lane] in open_pools]
+        return CommitClaim(self._store, current, some, max_runs, leaves_lanes=True)
 
     def end_commit_claim(self, claim: CommitClaim, is_committed: bool, restarted: Collection[str] = ()) -> None:
         """Start what was claimed. `restarted`: runs that have no recorded history any more."""
@@ -285,7 +293,7 @@ class Claimer(Loop):
         try:
             if not is_committed or not claim.claims:
                 return
-            attempts = new_attempts(claim.claims, self._lanes.tasks, claim.session.id)
+            attempts = new_attempts(claim.claims, self._lanes.tasks, self._lanes.pools, claim.session.id)
             if not self._state.add(claim.session, attempts):
                 return
             try:
@@ -316,44 +324,65 @@ class Claimer(Loop):
     # Which lanes get how many slots
 
     def _claim(self, session: Session, free: int) -> None:
-        """Claim runs for `free` slots. Lanes that need processes are claimed apart, for the free process slots."""
-        if not self._lanes.processes:
-            self._claim_ordinary(session, free)
-            return
+        """Claim runs for `free` slots. Queues with slots of their own are claimed apart, each for its free ones."""
         self._processes_first = not self._processes_first  # alternate, so that neither starves if slots are few
-        for in_processes in (self._processes_first, not self._processes_first):
-            left = free - len(self._claimed)
-            if in_processes:
-                self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_process_slots()))
-            else:
-                self._claim_ordinary(session, left)
+        self._limited_first = not self._limited_first
+        self._has_filled_pool = False
+        if not self._runner.pools:
+            self._claim_pool(session, None, self._lanes.ordinary, self._lanes.processes, free)
+        for pool in self._runner.pools.values():
+            before, free = len(self._claimed), pool.free()
+            if free > 0:
+                ordinary = self._lanes.in_pool(self._lanes.ordinary, pool)
+                self._claim_pool(session, pool, ordinary, self._lanes.in_pool(self._lanes.processes, pool), free)
+                self._has_filled_pool |= len(self._claimed) - before >= claim_size(free)
 
-    def _claim_ordinary(self, session: Session, free: int) -> None:
+    def _claim_pool(
+        self, session: Session, pool: SlotPool | None, ordinary: list[int], processes: list[int], free: int
+    ) -> None:
+        """Claim runs for `free` slots. Lanes that need processes are claimed apart, for the free process slots."""
+        if not processes:
+            self._claim_ordinary(session, pool, ordinary, free)
+            return
+        before = len(self._claimed)
+        for in_processes in (self._processes_first, not self._processes_first):
+            left = free - len(self._claimed) + before
+            if in_processes:
+                self._claim_lanes(session, processes, min(left, self._runner.free_process_slots(pool)))
+            else:
+                self._claim_ordinary(session, pool, ordinary, left)
+
+    def _claim_ordinary(self, session: Session, pool: SlotPool | None, lanes: list[int], free: int) -> None:
         """Claim runs that need no process: in order while threads are free, then only those that need none."""
-        threads = self._threads_to_fill()
+        threads = self._threads_to_fill(pool)
         if not self._lanes.threads or threads >= free:
-            self._claim_lanes(session, self._lanes.ordinary, free)
+            self._claim_lanes(session, lanes, free)
             return
         before = len(self._claimed)
         if threads > 0:
-            self._claim_lanes(session, self._lanes.ordinary, threads)
+            self._claim_lanes(session, lanes, threads)
             claimed = self._claimed[before:]
             in_threads = sum(attempt.run_in == "thread" for attempt in claimed)
             now = time.monotonic()
             self._threads_saturated_until = now + SATURATED_PAUSE_S if in_threads > threads // 2 else 0.0
             if len(claimed) < threads:  # nothing else is ready
                 return
-        self._claim_lanes(session, self._lanes_without_threads(), free - len(self._claimed) + before)
+        self._claim_lanes(session, self._without_threads(lanes), free - len(self._claimed) + before)
 
     def _has_slots_of_all_kinds(self) -> bool:
         """Return whether any run that this worker knows could start."""
-        has_threads = not self._lanes.threads or self._threads_to_fill() > 0
-        return has_threads and (not self._lanes.processes or self._runner.free_process_slots() > 0)
+        return all(map(self._has_all_slots, self._runner.pools.values() or (None,)))
 
-    def _threads_to_fill(self) -> int:
+    def _has_all_slots(self, pool: SlotPool | None) -> bool:
+        if pool is not None and pool.free() <= 0:
+            return False
+        has_threads = not self._lanes.threads or self._threads_to_fill(pool) > 0
+        return has_threads and (not self._lanes.processes or self._runner.free_process_slots(pool) > 0)
+
+    def _threads_to_fill(self, pool: SlotPool | None) -> int:
         """Return how many runs to claim that may need a thread, like `tick` for slots; none if too many are lost."""
-        free = self._runner.free_thread_slots()
-        if self._runner.lost_threads >= self._runner.threads or self._waits_for_more_threads(free):
+        free = self._runner.free_thread_slots(pool)
+        if self._runner.lost_threads >= self._runner.threads or (pool is None and self._waits_for_more_threads(free)):
             return 0
         return free
 
@@ -361,16 +390,16 @@ class Claimer(Loop):
         is_small = free < self._runner.threads // SMALL_CLAIM_DIVISOR
         return is_small and self._threads_saturated_until > time.monotonic()
 
-    def _lanes_without_threads(self) -> list[int]:
-        return [lane for lane in self._lanes.ordinary if lane not in self._lanes.threads]
+    def _without_threads(self, lanes: list[int]) -> list[int]:
+        return [lane for lane in lanes if lane not in self._lanes.threads]
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
-        """Claim runs of these lanes, sharing the slots between fair queues.
+        """Claim runs of these lanes, sharing the slots between queues with an order of their own.
 
         Slots are dealt to the groups one by one, continuing with the group that is next. Slots that a group can't fill
         go to groups that could.
         """
-        groups = self._lanes.by_fair_queue(lanes) if self._lanes.fair else []
+        groups = self._lanes.by_order(lanes) if self._lanes.own_order else []
         if len(groups) < 2:
             self._claim_group(session, lanes, free)
             return
@@ -394,7 +423,6 @@ class Claimer(Loop):
         if not limited:
             return self._add(session, claims.claim(session.id, lanes, free))
         others = [lane for lane in lanes if lane not in self._lanes.limited]
-        self._limited_first = not self._limited_first  # alternate, for the same reason
         if self._limited_first:
             found = self._add(session, claims.claim_limited(session.id, limited, free))
             return found + self._add(session, claims.claim(session.id, others, free - found))
@@ -403,7 +431,7 @@ class Claimer(Loop):
 
     def _add(self, session: Session, claims: list[Claim]) -> int:
         """Add claimed runs to the worker's state, unless the session has ended: then recovery takes them back."""
-        attempts = new_attempts(claims, self._lanes.tasks, session.id)
+        attempts = new_attempts(claims, self._lanes.tasks, self._lanes.pools, session.id)
         if self._state.add(session, attempts):
             self._claimed += attempts
         return len(claims)
@@ -467,6 +495,12 @@ class Claimer(Loop):
             self._store.sessions.mark_idle(session.id, False)
             self._idle_session = None
 
+    def _hand_on_if_full(self, session: Session, *, has_filled_all: bool) -> None:
+        if has_filled_all:
+            self._unmark_idle(session)
+        if has_filled_all or self._has_filled_pool:
+            self._hand_on(session)
+
     def _hand_on(self, session: Session) -> None:
         """Wake an idle worker of the same group, because more may be ready than this worker has slots for."""
         now = time.monotonic()
@@ -511,11 +545,20 @@ class Claimer(Loop):
         return self.poll_interval_s * random.uniform(0.75, 1.0)
 
     def _startable_lanes(self) -> list[int]:
-        """Return the lanes whose runs could start now, because a thread or process is free for them."""
-        has_threads = self._runner.free_thread_slots() > 0 and self._runner.lost_threads < self._runner.threads
-        lanes = self._lanes.ordinary if has_threads else self._lanes_without_threads()
-        lanes = lanes + [lane for lane in self._lanes.batched if self._has_slot(self._lanes.tasks[lane])]
-        return lanes + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
+        """Return the lanes whose runs could start now, because a slot, and a thread or process, is free for them."""
+        lanes = [lane for lane in self._lanes.batched if self._has_slot(lane)]
+        if not self._runner.pools:
+            return lanes + self._startable(None, self._lanes.ordinary, self._lanes.processes)
+        for pool in self._runner.pools.values():
+            ordinary = self._lanes.in_pool(self._lanes.ordinary, pool)
+            if pool.free() > 0:
+                lanes += self._startable(pool, ordinary, self._lanes.in_pool(self._lanes.processes, pool))
+        return lanes
+
+    def _startable(self, pool: SlotPool | None, ordinary: list[int], processes: list[int]) -> list[int]:
+        has_threads = self._runner.free_thread_slots(pool) > 0 and self._runner.lost_threads < self._runner.threads
+        lanes = ordinary if has_threads else self._without_threads(ordinary)
+        return lanes + (processes if self._runner.free_process_slots(pool) > 0 else [])
 
     def _contended_pause(self) -> float:
         """Return a pause that grows while other workers are faster, with jitter so that they don't try together.

@@ -8,7 +8,7 @@ from holdfast.engine.attempt import Attempt, Session, WorkerState, new_attempts
 from holdfast.engine.durable.history import load_history
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.runner import Runner
-from holdfast.store import Store
+from holdfast.store import Claim, Store
 from holdfast.telemetry import log
 
 ISOLATION_POLL_INTERVAL_S = 0.5
@@ -103,11 +103,19 @@ class IsolatedRuns:
 
     def _reserve(self, session: Session, now: float) -> None:
         self._waiting_since = None
-        claims = self._store.claims.claim_isolated(session.id, self._lanes.tasks, self._runner.concurrency)
-        attempts = new_attempts(claims, self._lanes.tasks, session.id, isolated=True)
+        claims = self._claim_group(session)
+        attempts = new_attempts(claims, self._lanes.tasks, self._lanes.pools, session.id, isolated=True)
         if self._state.add(session, attempts):
             self._reserved = attempts
             self._start_by = now + self._lease / 3
+
+    def _claim_group(self, session: Session) -> list[Claim]:
+        """Claim a group. If queues have slots of their own, its runs get their slots from one pool."""
+        claim, lanes = self._store.claims.claim_isolated, self._lanes
+        for pool in self._runner.pools.values():
+            if claims := claim(session.id, lanes.in_pool(lanes.tasks, pool), pool.slots):
+                return claims
+        return [] if self._runner.pools else claim(session.id, lanes.tasks, self._runner.concurrency)
 
     def _start(self) -> None:
         attempts, self._reserved = self._reserved, []

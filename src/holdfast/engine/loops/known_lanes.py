@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from holdfast.engine.attempt import SlotPool
+from holdfast.model.labels import meets
 from holdfast.store import Claim, Store
 from holdfast.task.fakes import active_fakes, fake_remote_tasks
 from holdfast.task.registry import Registry
@@ -19,17 +21,27 @@ claimed runs, which remain until vacuum, would slow that down."""
 
 
 class KnownLanes:
-    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code.
+    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code whose labels
+    it has.
 
     There can be any number of lanes, most of them empty, such as a queue per customer. If they are many, claims get
     those with ready runs, the most urgent first. A run in a lane that had none is found like one in a new lane: at once
     by a worker that found nothing, and within a second by a busy one.
     """
 
-    def __init__(self, store: Store, registry: Registry, queues: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        queues: Collection[str] | None,
+        labels: Mapping[str, str] | None = None,
+        pools: Mapping[str | None, SlotPool] | None = None,
+    ) -> None:
         self._store = store
         self._registry = registry
         self._queues = None if queues is None else frozenset(queues)
+        self._labels = labels or {}
+        self._pools_by_queue = pools or {}
         self.tasks: dict[int, Task[..., Any]] = {}
         self._claimable: list[int] = []
         self._later: list[list[int]] = []  # more lanes with ready runs, in groups, the most urgent first
@@ -42,15 +54,19 @@ class KnownLanes:
         """Whether all tasks of the code run in threads."""
         self.limited: frozenset[int] = frozenset()
         self.queues: dict[int, str] = {}
-        self.fair: dict[int, str] = {}
-        """The lanes of fair queues, and the queues."""
+        self.pools: dict[int, SlotPool] = {}
+        """Where the runs of each lane get their slots; empty if no queue of the worker has slots of its own."""
+        self.own_order: dict[int, str] = {}
+        """The lanes of fair queues and of those in which the priority grows with the age, and the queues."""
         self.refreshed_at = 0.0
         self.are_chosen = False
         """Whether there are so many lanes that claims get only those with ready runs."""
 
     def refresh(self) -> bool:
         """Read all lanes from the database and return whether the lanes to claim from have changed."""
-        tasks = {**fake_remote_tasks(), **self._registry.names()} if active_fakes else self._registry.names()
+        tasks = self.served(
+            {**fake_remote_tasks(), **self._registry.names()} if active_fakes else self._registry.names()
+        )
         all_lanes = self._store.lanes.refresh("claim")
         known = {
             lane: tasks[task]
@@ -60,11 +76,29 @@ class KnownLanes:
         self.refreshed_at = time.monotonic()
         self.tasks = known
         self.queues.update((lane, all_lanes[lane][0]) for lane in known)
-        self.fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
+        own_order = self._registry.fair.keys() | self._registry.age_intervals.keys()
+        self.own_order = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in own_order}
+        if self._pools_by_queue:
+            self.pools.update((lane, self._pool_of(all_lanes[lane][0])) for lane in known)
         self.all_need_threads = bool(tasks) and all(task.uses_threads for task in tasks.values())
         before = set(self._claimable)
         self._set_claimable(self._choose_claimable())
         return set(self._claimable) != before
+
+    def served(self, tasks: Mapping[str, Task[..., Any]]) -> dict[str, Task[..., Any]]:
+        """Return those of these tasks whose labels this worker has."""
+        return {
+            name: task
+            for name, task in tasks.items()
+            if not (requires := task.declaration.requires) or meets(self._labels, requires)
+        }
+
+    def _pool_of(self, queue: str) -> SlotPool:
+        return self._pools_by_queue.get(queue) or self._pools_by_queue[None]
+
+    def in_pool(self, lanes: Collection[int], pool: SlotPool) -> list[int]:
+        """Return those of these lanes whose runs get their slots from a pool."""
+        return [lane for lane in lanes if self.pools[lane] is pool]
 
     def _set_claimable(self, lanes: list[int]) -> None:
         self._claimable = lanes
@@ -93,7 +127,7 @@ class KnownLanes:
             return found
         groups: dict[object, list[int]] = {}  # which don't compete for the same slots, or can't be compared
         for lane in self._store.claims.by_urgency(found):
-            groups.setdefault((self.fair.get(lane), self.tasks[lane].declaration.run_in), []).append(lane)
+            groups.setdefault((self.own_order.get(lane), self.tasks[lane].declaration.run_in), []).append(lane)
         self._later = list(groups.values())
         return self._next_lanes()
 
@@ -112,14 +146,15 @@ class KnownLanes:
     @property
     def has_plain_order(self) -> bool:
         """Whether one claim without limits can serve all lanes."""
-        return not (self.limited or self.processes or self.batched or self.fair)
+        return not (self.limited or self.processes or self.batched or self.own_order)
 
-    def by_fair_queue(self, lanes: Iterable[int]) -> list[list[int]]:
+    def by_order(self, lanes: Iterable[int]) -> list[list[int]]:
         """Group lanes so that the turns of runs can be compared within a group.
 
-        Each fair queue numbers its own turns and forms a group; all other lanes form one group.
+        Each fair queue, and each queue in which the priority grows with the age, has turns of its own and forms a
+        group; all other lanes form one group.
         """
         groups: dict[str | None, list[int]] = {}
         for lane in lanes:
-            groups.setdefault(self.fair.get(lane), []).append(lane)
+            groups.setdefault(self.own_order.get(lane), []).append(lane)
         return list(groups.values())

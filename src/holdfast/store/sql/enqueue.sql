@@ -37,7 +37,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.debounce, each.held, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})}),
+    each.max_crashes, each.unique_name, each.debounce, each.held, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, {new_turn(each.turn)},
     coalesce(each.start_by_at, {stamp} + each.start_in)
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, debounce text, held text, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint, start_by_at bigint, start_in bigint)}
 where true
@@ -56,7 +56,7 @@ with added as (
         case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
         coalesce(each.run_at, {stamp} + each.delay),
         coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-        each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
+        each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp}, each.limits, {new_turn(each.turn)}
     from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, turn bigint)}
     returning 1
 )
@@ -116,7 +116,8 @@ order by r.seq {lock}
 -- Replace the arguments and options of locked runs that have not started by those of newer calls.
 --
 -- `latest` bounds the delay of a debounced run. A ready run whose time has come stays ready; its fence tells a claim on
--- SQLite that it has changed (docs/claims.md). A parked run takes its limits again.
+-- SQLite that it has changed (docs/claims.md). A parked run takes its limits again. A run whose priority grows with
+-- its age keeps its age.
 with given as materialized (
     select each.*, coalesce(each.run_at, case when each.latest < {stamp} + each.delay then each.latest else {stamp} + each.delay end, {stamp}) as due
     from {each(:rows, target uuid, lane bigint, priority int, run_at bigint, delay bigint, latest bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, limits text, start_by_at bigint, start_in bigint)}
@@ -127,6 +128,7 @@ set lane = given.lane, priority = given.priority,
     due_at = case when {schema}runs.state = 'ready' and given.due <= {stamp} then null else given.due end,
     fence = fence + case when {schema}runs.state = 'ready' then 1 else 0 end,
     held = case when held = 'full' then null else held end, parked_on = null,
+    turn = case when turn > 0 then turn else turn + {age_shift({schema}runs)} - {age_shift(given)} end,
     deadline = coalesce(given.deadline_at, {stamp} + given.deadline_in), lifetime = coalesce(given.deadline_at - {stamp}, given.deadline_in),
     max_crashes = given.max_crashes, args = given.args, options = given.options, tags = given.tags,
     keep = given.keep, keep_failed = given.keep_failed, limits = given.limits,

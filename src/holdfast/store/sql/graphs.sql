@@ -10,7 +10,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     coalesce(each.deadline_at, case when each.state <> 'blocked' then {stamp} + each.deadline_in end),
     coalesce(each.deadline_at - {stamp}, each.deadline_in),
     each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp},
-    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause, each.limits, coalesce(each.turn, {turn_at({stamp})})
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause, each.limits, {new_turn(each.turn)}
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, keep_failed bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
 where true
 on conflict do nothing

@@ -45,6 +45,10 @@ update {schema}runs set priority = coalesce(cast(:priority as int), priority), a
 where id = cast(:id as {uuid})
 returning records, attempt
 
+-- name: update_aged_priority
+-- Change the priority of a locked run whose priority grows with its age: the stored options, and its turn by the difference.
+update {schema}runs set options = :options, turn = turn + cast(:change as bigint) where id = cast(:id as {uuid})
+
 -- name: next_history_number
 -- Number the next history row of a locked run.
 update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt

@@ -29,7 +29,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
     each.max_crashes, each.args, each.options, each.tags, each.keep, each.keep_failed, {stamp},
-    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, {turn_at({stamp})})
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, {new_turn(each.turn)}
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, keep_failed bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
 on conflict do nothing

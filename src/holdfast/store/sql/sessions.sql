@@ -150,10 +150,10 @@ select w.session, w.name, w.started_at, w.lease_until, w.idle, w.info,
 from {schema}workers w order by w.started_at, w.session
 
 -- name: count_claimed
--- Count the runs that these sessions have claimed, by session and task. Uses the index of owned runs.
-select r.session, l.task, count(*) from {schema}runs r join {schema}lanes l on l.id = r.lane
+-- Count the runs that these sessions have claimed, by session, queue and task. Uses the index of owned runs.
+select r.session, l.queue, l.task, count(*) from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.session {among(:rows, session text)}
-group by r.session, l.task
+group by r.session, l.queue, l.task
 
 -- name: upsert_watcher
 -- Register a client process that wants to be notified of ended runs, or extend its registration.

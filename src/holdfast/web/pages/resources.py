@@ -69,7 +69,8 @@ def _change_limit(request: PageRequest) -> str:
 
 
 def _workers(request: PageRequest) -> dict[str, Any]:
-    return {"workers": request.control.workers.list(), "live": "/api/v1/live"}
+    found = request.control.workers.list()
+    return {"workers": found, "any_labels": any(worker.labels for worker in found), "live": "/api/v1/live"}
 
 
 PAGES = (
