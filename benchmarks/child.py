@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.profiler import profile_process
 from benchmarks.suite.continuations import measure_operations, measure_results
 from benchmarks.suite.scale import measure_in_child
-from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, add_many_tasks, make_app
+from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, add_many_tasks, logger, make_app
 from holdfast.task.task import Task
 
 PAUSE_RANGE_S = (0.02, 0.06)
@@ -41,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=["single", "concurrent", "bulk"], default="single")
     parser.add_argument("--callers", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=0, help="register so many more tasks")
+    parser.add_argument("--logs", help="keep the lines of runs from this level on")
     parser.add_argument("--measure", help="what `scale` measures")
     return parser.parse_args()
 
@@ -54,10 +55,20 @@ def exit_with_parent() -> None:
 
 def work(options: argparse.Namespace) -> None:
     """Run a worker until SIGTERM."""
-    app, _ = make_app(options.url, StartMarkers(options.scratch))
+    log_to_file(options.scratch / "lines.log")
+    app, _ = make_app(options.url, StartMarkers(options.scratch), options.logs)
     add_many_tasks(app, options.tasks)
     with app, profile_process():
         app.worker(queues=options.queue, concurrency=options.concurrency).run()
+
+
+def log_to_file(path: Path) -> None:
+    """Write the lines of jobs to a file, as applications do."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logging.getLogger().handlers[0].setLevel(logging.WARNING)
 
 
 def send(options: argparse.Namespace) -> None:

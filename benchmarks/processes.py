@@ -29,10 +29,13 @@ class WorkerConfig:
     queues: Sequence[str] = ()
     tasks: int = 0
     """How many more tasks they register."""
+    logs: str | None = None
+    """The level from which on they keep the lines of runs."""
 
     def commands(self, url: str, scratch: Path) -> list[Command]:
         more = [word for name in self.queues for word in ("--queue", name)]
         more += ["--tasks", str(self.tasks)] if self.tasks else []
+        more += ["--logs", self.logs] if self.logs else []
         return [child_command("work", url, scratch, "--concurrency", str(self.concurrency), *more)] * self.workers
 
 

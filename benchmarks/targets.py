@@ -71,6 +71,7 @@ TARGETS = (
     Target("limits", None, None, "no limit", 0.6, subject="one limit"),
     Target("limits", None, None, "no limit", 0.6, subject="by key"),
     Target("flow", None, None, "one by one", 5, subject="batches of 100"),
+    Target("logs", None, None, "only in a file", 0.9, subject="kept with the run"),
     Target("sustained", None, None, HOLDFAST, 0.85, to_metric="minute 1"),
     Target("memory", None, "idle worker", None, 60, at_most=True),
     Target("memory", None, "import", None, 150, at_most=True),

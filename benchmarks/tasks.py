@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from pathlib import Path
 
 from holdfast.app import Holdfast
 from holdfast.model.batch import Batch
+from holdfast.model.run_logs import LogLevel
 from holdfast.task.context import Context
 from holdfast.task.task import Task
+
+logger = logging.getLogger("bench.shop")
 
 NOOP = "bench.noop"
 STEPS = "bench.steps"
@@ -19,7 +23,9 @@ BY_KEY = "bench.by_key"
 TOTAL = "bench.total"
 SINGLE = "bench.single"
 BATCHED = "bench.batched"
-TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY, SINGLE, BATCHED)
+LOGGING = "bench.logging"
+TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY, SINGLE, BATCHED, LOGGING)
+LINES_PER_RUN = 10
 BATCHED_RUNS = 100
 CALL_COST_S = 0.001
 STEPS_PER_RUN = 10
@@ -82,9 +88,11 @@ def add_many_tasks(app: Holdfast, count: int) -> None:
         app.task(name=many_task(number), queue=QUEUE)(noop)
 
 
-def make_app(url: str, markers: StartMarkers | None = None) -> tuple[Holdfast, Task[..., int]]:
+def make_app(
+    url: str, markers: StartMarkers | None = None, logs: LogLevel | None = None
+) -> tuple[Holdfast, Task[..., int]]:
     """Return the app that every process uses, and its no-op task."""
-    app = Holdfast(url)
+    app = Holdfast(url, logs=logs)
     app.limit("one", concurrency=10_000)
     app.limit("keys", concurrency=10, by=lambda number, text: number % LIMIT_KEYS)  # noqa: ARG005 - named like the task's
 
@@ -114,6 +122,7 @@ def make_app(url: str, markers: StartMarkers | None = None) -> tuple[Holdfast, T
         return number
 
     _add_costly_tasks(app, mark_start)
+    _add_logging_task(app, mark_start)
 
     @app.task(name=TOTAL, queue=QUEUE)
     async def total(numbers: list[int]) -> int:
@@ -136,4 +145,15 @@ def _add_costly_tasks(app: Holdfast, mark_start: Callable[[], None]) -> None:
     async def batched(number: list[int]) -> list[int]:
         mark_start()
         time.sleep(CALL_COST_S)  # noqa: ASYNC251
+        return number
+
+
+def _add_logging_task(app: Holdfast, mark_start: Callable[[], None]) -> None:
+    """Declare a job that logs."""
+
+    @app.task(name=LOGGING, queue=QUEUE)
+    async def write_lines(number: int, text: str) -> int:
+        mark_start()
+        for line in range(LINES_PER_RUN):
+            logger.info("item %d of %d: %s", line, number, text)
         return number

@@ -11,6 +11,7 @@ from benchmarks.suite.growth import Growth
 from benchmarks.suite.jobs import Jobs
 from benchmarks.suite.latency import Latency
 from benchmarks.suite.limits import Limits
+from benchmarks.suite.logs import KeptLogs
 from benchmarks.suite.memory import Memory
 from benchmarks.suite.pages import Pages
 from benchmarks.suite.scale import Scale
@@ -27,6 +28,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Graphs(),
     Limits(),
     Flow(),
+    KeptLogs(),
     Growth(),
     Scale(),
     Sustained(),

@@ -58,6 +58,7 @@ from holdfast.model.limit import CounterInfo, LimitInfo
 from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState
+from holdfast.model.run_logs import LogLevel, LogLine, LogPage, Logs
 from holdfast.model.schedule import (
     LastRun,
     PollInfo,
@@ -128,6 +129,10 @@ __all__ = [
     "LeaseLost",
     "LimitInfo",
     "Limits",
+    "LogLevel",
+    "LogLine",
+    "LogPage",
+    "Logs",
     "Machine",
     "MachineSettings",
     "MessageNotFound",

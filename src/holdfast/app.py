@@ -23,6 +23,7 @@ from holdfast.model.keep import Keep, KeepRules
 from holdfast.model.names import check_name, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
 from holdfast.model.run import Page, RunInfo, RunState
+from holdfast.model.run_logs import LogLevel, Logs
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
@@ -95,6 +96,8 @@ class Holdfast:
         compress_above: Compress payloads of more than this many bytes of JSON. None never compresses.
         codec: Transforms every payload before it is stored and after it is read, for example to encrypt it:
             `holdfast.integrations.encryption.Encryption`.
+        logs: Keep what runs log with the `logging` module: a level such as `"info"`, or `Logs`. Defaults to
+            `$HOLDFAST_LOGS`, then to nothing.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Holdfast:
         refuse_above: int = MAX_PAYLOAD_BYTES,
         compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | ContextCodec | None = None,
+        logs: LogLevel | Logs | None = None,
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.client import Client
@@ -141,6 +145,7 @@ class Holdfast:
         self._keep_events = self._keep.longest_micros if keep_events is None else to_micros(keep_events, "keep_events")
         self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
         self._client = Client(self.store, self.registry, KeepRules(self._keep, by_tenant), self.telemetry)
+        self._logs = Logs.of(os.environ.get("HOLDFAST_LOGS") if logs is None else logs)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         app_name = created_in if name is None else check_name(name, "the name of an app")
@@ -613,6 +618,7 @@ class Holdfast:
             wait_for_database=wait_for_database,
             max_resident=max_resident,
             max_resident_bytes=max_resident_bytes,
+            logs=self._logs,
         )
         client = self._client
         components = WorkerComponents(

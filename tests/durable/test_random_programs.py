@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.support.durable import kinds
-from tests.support.programs import Interpreter, names, programs
+from tests.support.programs import Interpreter, logger, names, programs
 from tests.support.wait_until import wait_until
 
 STEPS = ("step", "thread", "fail", "again", "value")
@@ -71,6 +72,8 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_res
                 assert counts[name] >= 2
         annotated = [line.split()[1] for line in seen[-1] if line.startswith("has annotate")]
         assert run.info().metadata.get("last") == (annotated[-1] if annotated else None), f"{program}: {seen[-1]}"
+        if app._logs is not None and "crash" not in leaves:
+            assert [line.message for line in run.logs()] == seen[-1], f"{program}: a line is missing or repeated"
         if max_resident == 0 and any(name.startswith(("wait", "crash")) for name in names(program)):
             assert len(seen) > 1, f"{program}: it wasn't interrupted"
 
@@ -91,6 +94,26 @@ def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, led
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
     run_programs(app, ledger, 12, (*STEPS, "wait", "annotate", "crash"), concurrency=2, max_resident=max_resident)
+
+
+@pytest.fixture
+def logging_app(make_app):
+    """Return an app that keeps what programs log."""
+    logger.setLevel(logging.INFO)
+    yield make_app(logs="debug")
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("max_resident", [0, 1000])
+def test_interrupted_programs_keep_each_line_of_their_code_once(logging_app, ledger, max_resident):
+    leaves = (*STEPS, "wait", "message", "child", "broken", "annotate")
+    run_programs(logging_app, ledger, 12, leaves, concurrency=2, max_resident=max_resident)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_resident", [0, 1000])
+def test_large_interrupted_programs_keep_each_line_of_their_code_once(logging_app, ledger, max_resident):
+    run_programs(logging_app, ledger, 150, (*STEPS, "wait", "sleep", "child"), 6, 20, max_resident)
 
 
 @pytest.mark.slow

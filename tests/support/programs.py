@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from holdfast import Context, Fatal, Holdfast, Retry, RunFailed, StepFailed
 from tests.support.ledger import Ledger
 from tests.support.step_functions import step_function
+
+logger = logging.getLogger("tests.programs")
 
 Program = list[Any]
 TURNS = st.integers(0, 4)
@@ -82,6 +85,7 @@ class Interpreter:
     def say(self, ctx: Context, *words: object) -> None:
         ctx.check()  # code that unwinds at a suspension or loss records nothing
         self.seen[str(ctx.run_id)][-1].append(" ".join(map(str, words)))
+        logger.info(" ".join(map(str, words)))
 
     async def play(self, ctx: Context, node: Program) -> Any:
         kind, turns, pause, inside = node

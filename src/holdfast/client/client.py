@@ -27,6 +27,7 @@ from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, actor_or_user, check_actor, check_name, check_queue
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
+from holdfast.model.run_logs import LogPage
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_actions import run_changes
@@ -116,6 +117,9 @@ class Client:
 
     def history(self, id: UUID) -> list[HistoryEntry]:
         return self.results.reader.history(id)
+
+    def logs(self, id: UUID, level: str | None, search: str | None, after: int, limit: int | None) -> LogPage:
+        return self.results.reader.logs(id, level, search, after, limit)
 
     # Changing runs
 

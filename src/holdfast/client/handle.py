@@ -14,6 +14,7 @@ from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.run import Chunk, RunInfo
+from holdfast.model.run_logs import LogLevel, LogPage
 from holdfast.model.type_variables import R_co
 from holdfast.task.scope import reject_in_event_loop
 
@@ -353,6 +354,29 @@ class Run(Generic[R_co]):
     async def ahistory(self) -> list[HistoryEntry]:
         """Return the history of the run. The awaitable form of `history`."""
         return await run_in_thread(self._client.history, self.id)
+
+    def logs(
+        self, *, level: LogLevel | None = None, search: str | None = None, after: int = 0, limit: int | None = None
+    ) -> LogPage:
+        """Return the lines that the code of the run has logged, oldest first, if `Holdfast(logs=…)` keeps them.
+
+        Args:
+            level: Only lines of this level and above.
+            search: Only lines with this text in the message or the name of the logger, in any case.
+            after: Skip the lines up to this `seq`.
+            limit: How many lines to return at most. None returns all that are kept.
+
+        Raises:
+            RunNotFound: The run has been pruned, and its lines with it.
+        """
+        reject_in_event_loop("logs")
+        return self._client.logs(self.id, level, search, after, limit)
+
+    async def alogs(
+        self, *, level: LogLevel | None = None, search: str | None = None, after: int = 0, limit: int | None = None
+    ) -> LogPage:
+        """Return the lines that the code of the run has logged. The awaitable form of `logs`."""
+        return await run_in_thread(self._client.logs, self.id, level, search, after, limit)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.id == self.id

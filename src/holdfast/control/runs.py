@@ -40,6 +40,7 @@ from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
 from holdfast.model.payloads import PayloadContext, message_context
 from holdfast.model.previews import UNREADABLE, PayloadView
 from holdfast.model.run import Page, RunInfo
+from holdfast.model.run_logs import LogPage
 from holdfast.store import Store
 from holdfast.store.run_actions import run_changes
 from holdfast.store.run_history import HistoryView
@@ -310,6 +311,18 @@ class RunControl:
         """List some entries of a run's history, oldest first, and return how many there are."""
         history = HistoryView(self._store, self._reader.row(id), PayloadView(self._store.payloads))
         return history.part(start, start + limit), len(history)
+
+    def logs(
+        self,
+        id: UUID,
+        level: str | None = None,
+        search: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        tail: int | None = None,
+    ) -> LogPage:
+        """Return the lines that a run has logged, oldest first: up to `limit`, or the last `tail` of them."""
+        return self._reader.logs(id, level, search, after, limit, tail)
 
     def pulse(self, id: UUID) -> str:
         """Return a hash that changes whenever the run or its children change."""

@@ -34,6 +34,7 @@ _WORK = {
     "messages": _ALL, "metadata": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
     "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
+    "logs": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "schedules": _ALL,
     "queues": "select", "pauses": "select, update, delete", "meta": "select",
@@ -69,7 +70,7 @@ _TENANT = {
     "runs": f"select, insert ({_NEW_RUN}), update (held)",
     "edges": "select, insert",
     "metadata": "select, insert",
-    **dict.fromkeys(("history", "checkpoints", "waits", "messages", "chunks", "events"), "select"),
+    **dict.fromkeys(("history", "checkpoints", "waits", "messages", "chunks", "events", "logs"), "select"),
 }
 _GRANTS = {"work": _WORK, "operate": _OPERATE, "enqueue": _ENQUEUE, "read": _READ}
 _VIEWS = (
@@ -81,7 +82,7 @@ _OPERATORS_VIEWS = ("readable_tokens", "readable_logins")
 _TENANT_VIEWS = (
     "shown_runs", "readable_runs", "readable_history", "readable_checkpoints", "readable_waits", "readable_events",
 )  # fmt: skip
-_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks", "metadata")
+_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks", "metadata", "logs")
 _TENANT_TABLES = ("runs", "keys", "events", "edges", *_PARTS_OF_RUNS)
 
 
@@ -129,6 +130,11 @@ def roles_script(schema: str, prefix: str | None = None, tenants: list[str] | No
         ),
         _OWNERSHIP.format(schema=schema, literal=_literal(schema), owner=names["migrate"]),
         _once_tables_exist(schema, [_revoke(schema, names, tenant_roles), *grants]),
+        _FUNCTIONS.format(
+            schema=schema,
+            owner=names["migrate"],
+            grantees=", ".join(f'"{name}"' for role, name in names.items() if role not in ("migrate", "read")),
+        ),
     ]
     if tenant_roles:
         parts.append(_once_tables_exist(schema, _row_security(schema, names, tenant_roles)))
@@ -147,6 +153,20 @@ begin
     if not (select r.rolsuper from pg_roles r where r.rolname = current_user) then
         grant "{owner}" to current_user; -- who changes the owner of a table must be a member of both
     end if;
+end $$;"""
+
+_FUNCTIONS = """do $$
+declare name text;
+begin
+    for name in
+        select cast(cast(p.oid as regprocedure) as text) from pg_proc p
+        where p.pronamespace = cast('"{schema}"' as regnamespace)
+        and p.proname in ('enqueue', 'check_name', 'check_duration')
+    loop
+        execute format('alter function %s owner to %I', name, '{owner}');
+        execute format('revoke all on function %s from public', name);
+        execute format('grant execute on function %s to {grantees}', name);
+    end loop;
 end $$;"""
 
 _OWNERSHIP = """do $$

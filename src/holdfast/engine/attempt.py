@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.engine.durable.async_executor import AsyncExecutor
     from holdfast.engine.durable.plans import OperationPlans
     from holdfast.engine.instrumentation import AttemptTelemetry
+    from holdfast.engine.run_logs import RunLog
     from holdfast.engine.threads import ThreadCall
     from holdfast.task.options import RunIn
 
@@ -165,6 +166,8 @@ class Attempt(msgspec.Struct, eq=False):
     """Whether the end of its run enqueues other tasks."""
     telemetry: AttemptTelemetry | None = None
     """None if telemetry is off."""
+    logs: RunLog | None = None
+    """Collects the lines that its code logs; None if they aren't kept."""
 
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
@@ -227,6 +230,8 @@ class Attempt(msgspec.Struct, eq=False):
         current_attempt.set(CurrentAttempt(self.claim.id, self.task.name, self.claim.attempt, self.session))
         if self.telemetry is not None:
             self.telemetry.begin()
+        if self.logs is not None:
+            self.logs.enter()
 
     def log_fields(self) -> dict[str, str]:
         """Return the ids of its span, for lines that are logged outside it."""

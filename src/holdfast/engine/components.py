@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -39,12 +39,16 @@ from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.labels import check_labels
+from holdfast.model.run_logs import Logs
 from holdfast.store import Store
 from holdfast.store.commands import NewCheckpoint
 from holdfast.store.sessions import WakeAddress
 from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
+
+if TYPE_CHECKING:
+    from holdfast.engine.run_logs import LogCollector
 
 MIN_LEASE_S = 0.5
 MAX_REPORTED_TASKS = 1000
@@ -68,6 +72,7 @@ class WorkerSettings:
     wait_for_database: bool = False
     max_resident: int = 1000
     max_resident_bytes: int = 64 * 1024 * 1024
+    logs: Logs | None = None
 
     @classmethod
     def checked(
@@ -187,6 +192,12 @@ class WorkerComponents:
         self.listener = CommitListener(store, self.wake_channel, self._others_committed, self._runs_became_ready)
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
+        self.log_collector: LogCollector | None = None
+        if settings.logs is not None:
+            from holdfast.engine.run_logs import LogCollector
+
+            self.log_collector = LogCollector(settings.logs, self.queue, self.timer_thread, store.payloads)
+            runner.log_collector = self.committer.log_collector = self.log_collector
         if telemetry.on:
             self.telemetry = WorkerTelemetry(
                 telemetry, self.lanes.queues, store.events.trace_context, self._gauges, store.queues.oldest_ready,

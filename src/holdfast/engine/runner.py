@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -41,6 +41,9 @@ from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
 from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
+
+if TYPE_CHECKING:
+    from holdfast.engine.run_logs import LogCollector
 
 STALL_S = 0.25
 """An event loop that takes longer than this to run a callback is stalled."""
@@ -136,6 +139,8 @@ class Runner:
         self._timer_thread = timer_thread
         self._monitor = monitor
         self.residents = residents
+        self.log_collector: LogCollector | None = None
+        """Collects the log lines of attempts, if they are kept."""
         self._busy_thread_slots = 0
         self._busy_process_slots = 0
         self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
@@ -239,6 +244,8 @@ class Runner:
 
         Return False if some had to be released.
         """
+        if self.log_collector is not None:
+            self.log_collector.open(attempts)
         batched = [attempt for attempt in attempts if attempt.batched]
         if batched:
             started = [self._start_batch(call) for call in batch_calls(batched)]
@@ -355,6 +362,8 @@ class Runner:
             attempt.started = True
         if attempt.telemetry is not None:
             attempt.telemetry.begin()
+        if attempt.logs is not None:
+            attempt.logs.continue_with(attempt)
         executor.resume(attempt)
 
     def _start_in_thread(self, attempt: Attempt) -> bool:
@@ -541,6 +550,8 @@ class Runner:
         end = attempt.finalize(end, self.services.store.payloads)
         if attempt.telemetry is not None:
             attempt.telemetry.end(end)
+        if attempt.logs is not None:
+            attempt.logs.close()
         size = len(end.result or "") + len(end.error or "") + len(end.args or "")
         self._queue.submit(PendingEnd(attempt, end, size))
 
@@ -548,6 +559,8 @@ class Runner:
         """Release an attempt whose run has ended or was lost before its code stopped."""
         if attempt.telemetry is not None:
             attempt.telemetry.end(None)
+        if attempt.logs is not None:
+            attempt.logs.discard(attempt)
         self._queue.submit(PendingEnd(attempt, None))
 
     def _free_slot_after_iteration(self, attempt: Attempt) -> None:

@@ -83,6 +83,8 @@ class Startup:
         for loop in components.background_loops:
             if not (drain and loop in components.clock_loops):
                 loop.start()
+        if components.log_collector is not None:
+            components.log_collector.install()
         components.claimer.batches.is_draining = drain
         components.claimer.start()
         current_worker.reset(token)

@@ -405,6 +405,8 @@ class Worker:
     def _close_session(self, loops: list[Loop]) -> Session | None:
         components = self._components
         components.virtual_time.end()
+        if components.log_collector is not None:
+            components.log_collector.uninstall()
         for loop in loops:
             loop.stop(CLEANUP_GRACE_S)
         session = components.state.session

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import Command, NewCheckpoint, NewStepCheckpoint, Reply, payload_size
+from holdfast.store.logs import NewLogs
 
 MAX_BATCH_WRITES = 500
 MAX_BATCH_BYTES = 8 * 1024 * 1024
@@ -75,6 +76,17 @@ class PendingEnd(msgspec.Struct):
     count: ClassVar[int] = 1
 
 
+class PendingLogs(msgspec.Struct):
+    """Lines that the code of an attempt has logged while it executes; those that are left come with its end."""
+
+    attempt: Attempt
+    groups: list[NewLogs]
+    size: int
+    on_written: Callable[[], None]
+    """Called when they are durable, or were refused."""
+    count: ClassVar[int] = 1
+
+
 class CheckpointBatch(msgspec.Struct):
     """Checkpoints of steps from one iteration of the event loop, encoded as the JSON rows that the statement takes.
 
@@ -89,7 +101,8 @@ class CheckpointBatch(msgspec.Struct):
     count: int
 
 
-QueuedWrite: TypeAlias = PendingEnd | PendingWrite | CheckpointBatch
+SingleWrite: TypeAlias = PendingEnd | PendingWrite | PendingLogs
+QueuedWrite: TypeAlias = SingleWrite | CheckpointBatch
 
 _encode = msgspec.json.Encoder().encode
 _value_of = attrgetter("command.value")
@@ -151,6 +164,11 @@ class WriteQueue:
             self.flush_after_iteration()
         elif len(self._ready) == FLUSH_AT_WRITES:
             self.wake_committer()
+
+    def submit_logs(self, logs: PendingLogs) -> None:
+        """Have log lines committed soon. From any thread."""
+        self._ready.append(logs)
+        self.wake_committer()
 
     def flush_after_iteration(self) -> None:
         """Make the writes of this iteration of the event loop available when it ends. On the loop's thread."""
@@ -241,25 +259,37 @@ def take_batch(ready: deque[QueuedWrite]) -> list[QueuedWrite]:
     return batch
 
 
-def by_kind(batch: Iterable[QueuedWrite]) -> tuple[list[CheckpointBatch], list[PendingWrite], list[PendingEnd]]:
-    """Split a batch into checkpoint batches, other commands, and ends."""
+class WritesByKind(NamedTuple):
+    """The writes of a batch: checkpoint batches, other commands, ends, and log lines."""
+
+    checkpoints: list[CheckpointBatch]
+    commands: list[PendingWrite]
+    ends: list[PendingEnd]
+    logs: list[PendingLogs]
+
+
+def by_kind(batch: Iterable[QueuedWrite]) -> WritesByKind:
+    """Split a batch by the kinds of its writes."""
     checkpoints: list[CheckpointBatch] = []
     commands: list[PendingWrite] = []
     ends: list[PendingEnd] = []
+    logs: list[PendingLogs] = []
     for write in batch:
         if isinstance(write, PendingEnd):
             ends.append(write)
         elif isinstance(write, CheckpointBatch):
             checkpoints.append(write)
+        elif isinstance(write, PendingLogs):
+            logs.append(write)
         else:
             commands.append(write)
-    return checkpoints, commands, ends
+    return WritesByKind(checkpoints, commands, ends, logs)
 
 
 def sessions_of(batch: Iterable[QueuedWrite]) -> set[str]:
     return {write.session if isinstance(write, CheckpointBatch) else write.attempt.session for write in batch}
 
 
-def single_writes(batch: Iterable[QueuedWrite]) -> list[PendingWrite | PendingEnd]:
+def single_writes(batch: Iterable[QueuedWrite]) -> list[SingleWrite]:
     """Return the writes of a batch one by one, including those inside checkpoint batches."""
     return [each for write in batch for each in (write.writes if isinstance(write, CheckpointBatch) else (write,))]

@@ -35,7 +35,7 @@ CANT_COPY = (
 )
 
 PayloadField: TypeAlias = Literal[
-    "args", "result", "step", "step_args", "event", "message", "chunk", "progress", "schedule"
+    "args", "result", "step", "step_args", "event", "message", "chunk", "progress", "schedule", "log"
 ]  # fmt: skip
 """What a payload is."""
 
@@ -46,7 +46,8 @@ class PayloadContext(msgspec.Struct, frozen=True):
     Attributes:
         field: What the payload is: `args` and `result` of a run (or of a gate), the result of a `step`, the arguments
             of a failed step (`step_args`), the payload of an `event` or a `message`, a `chunk` of `ctx.write`, the
-            `progress` of a run, or the arguments of a `schedule` that was created at run time.
+            `progress` of a run, lines that a run logged (`log`), or the arguments of a `schedule` that was created at
+            run time.
         tenant: The tenant of the run or event.
         run: The id of the run; None for events and schedules.
         name: The key of the step, the name of the event or schedule, or the topic; `template` for arguments into which

@@ -5,13 +5,21 @@ It is stored as `{"$secret": value}`, so that payloads can be masked for display
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 SECRET_KEY = "$secret"
 MASK = "***"
+
+_on_reveal: Callable[[Any], None] | None = None
+
+
+def on_reveal(callback: Callable[[Any], None] | None) -> None:
+    """Call this with each value that code reveals. For log lines, in which revealed values are masked."""
+    global _on_reveal
+    _on_reveal = callback
 
 
 class Secret(Generic[T]):
@@ -24,6 +32,8 @@ class Secret(Generic[T]):
 
     def reveal(self) -> T:
         """Return the value itself."""
+        if _on_reveal is not None:
+            _on_reveal(self._value)
         return self._value
 
     def __repr__(self) -> str:

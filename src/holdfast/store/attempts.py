@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.database import Row
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.limits import return_permits
+from holdfast.store.logs import LogWrites, add_logs
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import AttemptEnd, ClaimKey, EndedClaims
@@ -24,28 +25,33 @@ class AttemptStore(StoreModule):
     """Ends of attempts, as their session reports them."""
 
     def end(
-        self, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None = None
+        self,
+        session: str,
+        ends: Sequence[AttemptEnd],
+        before_commit: Callable[[Tx], None] | None = None,
+        logs: LogWrites | None = None,
     ) -> EndedClaims:
         """End attempts; return the claims whose end is recorded.
 
         A missing claim has lost its run, and nothing was written for it. If several claims of one run report an end, at
         most one is recorded. Safe to repeat: an end that was recorded before the response got lost is returned again.
-        `before_commit` is called at the end of the transaction of runs in trees.
+        `before_commit` is called at the end of the transaction of runs in trees. `logs`: the last lines of the
+        attempts, which are written in the transactions of their ends.
         """
         # A run that is handed back becomes ready: the statement for ends in a tree, which are fewer, notes when.
         in_tree = [end for end in ends if end.in_tree or end.kind == "handed_back"]
         alone = [end for end in ends if not (end.in_tree or end.kind == "handed_back")] if in_tree else ends
-        recorded = EndedClaims(self._end_alone(session, alone) if alone else ())
+        recorded = EndedClaims(self._end_alone(session, alone, logs) if alone else ())
         if in_tree:
-            ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree, before_commit))
+            ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree, before_commit, logs))
             recorded.update(ended)
             recorded.failed_graphs, recorded.other_ends = ended.failed_graphs, ended.other_ends
             rejected = [end for end in in_tree if end.claim not in recorded]
             recorded.update(self._find_recorded(session, rejected) if rejected else ())
         return recorded
 
-    def _end_alone(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
-        recorded = self._write_ends(session, ends)
+    def _end_alone(self, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
+        recorded = self._write_ends(session, ends, logs)
         if len(recorded) == len(ends):
             return recorded
         rejected = [end for end in ends if end.claim not in recorded]
@@ -54,18 +60,18 @@ class AttemptStore(StoreModule):
             rejected = [end for end in rejected if end.claim not in recorded]
         if rejected and self._context.on_postgres:
             # The statement skips rows that changed while it started, so try those once more.
-            recorded |= self._write_ends(session, rejected)
+            recorded |= self._write_ends(session, rejected, logs)
         return recorded
 
-    def _write_ends(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
+    def _write_ends(self, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
         on_postgres = self._context.on_postgres
-        if on_postgres and all(end.limits is None for end in ends):
+        if on_postgres and logs is None and all(end.limits is None for end in ends):
             return _claims(self._execute("commit", "end_attempts", session=session, rows=json_rows(ends)))
         end_some = _end_on_postgres if on_postgres else _end_all_on_sqlite
         try:
-            return self._transaction("commit", lambda tx: end_some(tx, session, ends))
+            return self._transaction("commit", lambda tx: end_some(tx, session, ends, logs))
         except _SomeLost:
-            return self._transaction("commit", lambda tx: _end_running_on_sqlite(tx, session, ends))
+            return self._transaction("commit", lambda tx: _end_running_on_sqlite(tx, session, ends, logs))
 
     def _find_recorded(self, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
         rows = json_rows({"id": end.id, "fence": end.fence} for end in ends)
@@ -138,13 +144,15 @@ class _SomeLost(Exception):
     """Some attempts have lost their run: the transaction is rolled back."""
 
 
-def _end_on_postgres(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
+def _end_on_postgres(tx: Tx, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
     ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends)))
     return_permits(tx, [end.limits for end in ends if end.claim in ended and not end.still_running])
+    if logs is not None:
+        add_logs(tx, logs.of_claims(ended))
     return ended
 
 
-def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
+def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
     """End attempts if all of them are still the session's, as they nearly always are: that takes fewest statements."""
     rows = json_rows(ends)
     ((ended,),) = tx.execute("end_attempts", session=session, rows=rows)
@@ -153,17 +161,24 @@ def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[
     tx.execute("add_end_history", session=session, rows=rows)
     if limits := [end.limits for end in ends if end.limits is not None and not end.still_running]:
         return_permits(tx, limits)
-    return {(end.id, end.fence) for end in ends}
+    ended = {(end.id, end.fence) for end in ends}
+    if logs is not None:
+        add_logs(tx, logs.of_claims(ended))
+    return ended
 
 
-def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd]) -> set[ClaimKey]:
+def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
     running = _claims(tx.execute("find_running_attempts", session=session, rows=json_rows(ends)))
     valid = {end.claim: end for end in ends if end.claim in running}
-    return _end_all_on_sqlite(tx, session, list(valid.values())) if valid else set()
+    return _end_all_on_sqlite(tx, session, list(valid.values()), logs) if valid else set()
 
 
 def _end_in_tree(
-    tx: Tx, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None
+    tx: Tx,
+    session: str,
+    ends: Sequence[AttemptEnd],
+    before_commit: Callable[[Tx], None] | None,
+    logs: LogWrites | None,
 ) -> EndedClaims:
     if not tx.execute("lock_session", session=session):
         return EndedClaims()
@@ -185,6 +200,8 @@ def _end_in_tree(
     )
     return_permits(tx, [runs[end.id].limits for end in valid.values() if not end.still_running])
     recorded = EndedClaims(end.claim for end in valid.values())
+    if logs is not None:
+        add_logs(tx, logs.of_claims(recorded))
     recorded.failed_graphs = failed_runs(others)
     recorded.other_ends = [end.id for end in others if end.is_final]
     tx.ready_runs += sum(end.state == "ready" for end in valid.values())

@@ -23,6 +23,7 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import displayed_arguments, listed_arguments
 from holdfast.model.run import Page, Progress, RunInfo
+from holdfast.model.run_logs import LogFilter, LogPage
 from holdfast.store.age_priority import Age
 from holdfast.store.run_history import ArgumentsReader, history_entries, stored_entry
 from holdfast.store.run_queries import RunRow
@@ -39,6 +40,11 @@ ReadResult: TypeAlias = Callable[[str, str], Any]
 def read_plain(_task: str, text: str) -> Any:
     """Decode a result as plain JSON with secrets masked, for display."""
     return display_value(text)
+
+
+def _check_number(name: str, value: object, low: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+        raise ConfigError(f"{name} must be a number from {low} on, not {repr(value)[:60]}")
 
 
 class RunReader:
@@ -76,6 +82,21 @@ class RunReader:
         if row.kind == "graph" and row.state == "done":
             return replace(info, result=self.graph_result(row.id, row.options), result_omitted=False)
         return info
+
+    def logs(
+        self,
+        id: UUID,
+        level: str | None = None,
+        search: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+        tail: int | None = None,
+    ) -> LogPage:
+        """Return the lines that a run has logged: up to `limit`, or the last `tail` of them."""
+        accepts = LogFilter.of(level, search)
+        _check_number("after", after, 0)
+        _check_number("limit", limit, 1)
+        return self._store.logs.page(str(id), self.row(id).tenant, accepts, after, limit, tail)
 
     def graph_result(self, id: str, options: str | None) -> Any:
         """Return the result of a finished graph: that of its result node, typed, or of all nodes as plain JSON."""

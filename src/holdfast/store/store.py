@@ -20,6 +20,7 @@ from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
+from holdfast.store.logs import LogStore
 from holdfast.store.module import StoreContext
 from holdfast.store.pauses import PauseStore
 from holdfast.store.quarantine import Quarantine
@@ -66,6 +67,7 @@ class Store:
         self.journal = Journal(context, self.lanes)
         self.step_transactions = StepTransactions(context, self.journal)
         self.attempts = AttemptStore(context)
+        self.logs = LogStore(context)
         self.timers = TimerStore(context)
 
         # Act on them from outside.

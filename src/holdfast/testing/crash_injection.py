@@ -31,6 +31,7 @@ from holdfast.store.attempts import AttemptStore
 from holdfast.store.commands import RUN_LOST, Command, EnqueueCommand, NewCheckpoint, Reply
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.journal import Journal
+from holdfast.store.logs import LogStore, LogWrites
 from holdfast.store.module import StoreContext, Tx
 from holdfast.store.rows import EndedClaims
 from holdfast.store.step_transactions import StepTransactions
@@ -194,10 +195,27 @@ class CrashingAttempts(AttemptStore):
         self._clock = clock
 
     def end(
-        self, session: str, ends: Sequence[AttemptEnd], before_commit: Callable[[Tx], None] | None = None
+        self,
+        session: str,
+        ends: Sequence[AttemptEnd],
+        before_commit: Callable[[Tx], None] | None = None,
+        logs: LogWrites | None = None,
     ) -> EndedClaims:
-        write = partial(super().end, session, ends, before_commit)
+        write = partial(super().end, session, ends, before_commit, logs)
         return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, EndedClaims())
+
+
+class CrashingLogs(LogStore):
+    """Log lines with crash points."""
+
+    def __init__(self, context: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(context)
+        self._crashes = crashes
+        self._clock = clock
+
+    def record(self, session: str, writes: LogWrites) -> None:
+        observed = [ObservedWrite(run, "log lines", False) for run in {group.run for group in writes.groups}]
+        self._crashes.guard(self._clock.worker(session), observed, partial(super().record, session, writes), None)
 
 
 class CrashingTransactions(StepTransactions):
@@ -229,6 +247,7 @@ class CrashingStore(Store):
         context, plain = self._context, self.journal
         self.journal = CrashingJournal(context, self.lanes, crashes, clock)
         self.attempts = CrashingAttempts(context, crashes, clock)
+        self.logs = CrashingLogs(context, crashes, clock)
         self.step_transactions = CrashingTransactions(context, plain, crashes, clock)
 
 

@@ -257,7 +257,9 @@ class AsyncExecutor(Executor):
                 except BaseException:  # This branch was cancelled: the others must not wait for its turn.
                     self._delivery.cancel(n)
                     raise
-            return await self._await(self._deliver(n, data))
+            value = await self._await(self._deliver(n, data))
+            self.plans.history.note_replayed(n)
+            return value
         except asyncio.CancelledError:
             if checkpoint.kind == "message":  # It hasn't reached user code: return it to the topic.
                 self._withdraw_wait(checkpoint.key)

@@ -71,8 +71,8 @@ class RecordedHistory:
     """
 
     __slots__ = (
-        "_consumed_to", "_loaded_waits", "_new_keys", "_occurrences", "_undo_counts", "last_number", "numbers",
-        "open_waits", "resolved_waits", "run_token", "unconsumed", "undone", "withdrawn",
+        "_consumed_to", "_loaded_waits", "_new_keys", "_occurrences", "_seen_to", "_undo_counts", "last_number",
+        "numbers", "open_waits", "replayed_to", "resolved_waits", "run_token", "unconsumed", "undone", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
@@ -92,6 +92,9 @@ class RecordedHistory:
         self._occurrences: dict[str, int] = {}
         self._new_keys: dict[str, None] = {}  # In the order of the code.
         self._consumed_to = 0
+        self._seen_to = 0  # the number of the last outcome that an earlier attempt may have got
+        self.replayed_to = 0
+        """The highest number of a recorded outcome that user code has got."""
         if loaded is not None:
             self._load(loaded)
         self._loaded_waits = len(self.open_waits)
@@ -100,6 +103,7 @@ class RecordedHistory:
         self.last_number = loaded.checkpoints[-1].n if loaded.checkpoints else 0
         for checkpoint in loaded.checkpoints:
             self._add(checkpoint)
+        self._seen_to = max((checkpoint.n for checkpoint in self.unconsumed.values()), default=0)
         for wait in loaded.waits:
             self.withdrawn.discard(wait.key)  # The code waits for it again since it withdrew the wait.
             if wait.outcome is None:
@@ -160,6 +164,22 @@ class RecordedHistory:
     def expects_more(self) -> bool:
         """Whether the code hasn't reached the last recorded outcome yet."""
         return bool(self.unconsumed) and self.numbers[-1] > self._consumed_to
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the code is behind where the attempt before was, so that it repeats what that did.
+
+        A function that was suspended had done everything up to its waits: the first new outcome continues it. One that
+        was interrupted had got the outcomes that are recorded, and waited where a wait is open.
+        """
+        if self.resolved_waits:
+            return self.replayed_to < self.resolved_waits[0].n
+        return bool(self.open_waits) or self._seen_to > self.replayed_to
+
+    def note_replayed(self, n: int) -> None:
+        """Note that user code gets the outcome with this number."""
+        if n > self.replayed_to:
+            self.replayed_to = n
 
     def idempotency_name(self, key: str) -> str:
         """Return the name of a step in its idempotency key, which differs after the step was undone."""

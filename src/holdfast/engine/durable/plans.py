@@ -178,13 +178,18 @@ class OperationPlans:
         self._reloads_spawned = False
         self._joined_outcomes: dict[str, Sequence[ChildOutcome]] = {}
         """By key of the spawn; copied from another run's history."""
-        self._is_replaying = bool(history.unconsumed)
+        self._is_replaying = bool(history.unconsumed or history.open_waits)
         """False once an operation has completed that wasn't recorded: then the code has passed what is recorded."""
         self._held_progress: str | None = None
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, Reference] = {}
         self._timeouts: dict[int, Reference] = {}
+
+    @property
+    def repeats_body(self) -> bool:
+        """Whether the body of the function repeats what an earlier attempt has done, such as log lines."""
+        return self.replay_only or (self._is_replaying and self.history.is_behind)
 
     def continue_with(self, claim: Claim) -> None:
         """Continue with the next claim of the run: later commands carry its fence."""

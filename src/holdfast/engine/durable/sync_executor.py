@@ -148,8 +148,10 @@ class SyncExecutor(Executor):
 
     # Replay and writes
 
-    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Any:  # noqa: ARG002
-        return self._read(read)
+    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Any:
+        value = self._read(read)
+        self.plans.history.note_replayed(checkpoint.n)
+        return value
 
     def _read(self, read: Read | None) -> Any:
         return None if read is None else self._services.read(self.current, read)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain, repeat
 from logging import DEBUG
 from operator import attrgetter
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,8 +31,10 @@ from holdfast.engine.loops.claimer import CommitClaim
 from holdfast.engine.write_queue import (
     CheckpointBatch,
     PendingEnd,
+    PendingLogs,
     PendingWrite,
     QueuedWrite,
+    SingleWrite,
     WriteQueue,
     WriteResult,
     by_kind,
@@ -49,6 +51,10 @@ from holdfast.store import AttemptEnd, Store
 from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, WriteCommand, Written, needs_own_transaction
 from holdfast.store.rows import Claim, EndedClaims
 from holdfast.telemetry import log
+
+if TYPE_CHECKING:
+    from holdfast.engine.run_logs import LogCollector
+    from holdfast.store.logs import LogWrites
 
 POLL_INTERVAL_S = 1.0
 """How soon writes are committed that weren't flushed, because user code blocks the event loop."""
@@ -125,6 +131,8 @@ class Committer(Loop):
         self.ended_attempts = 0
         self.released_attempts = 0
         self.telemetry: WorkerTelemetry | None = None
+        self.log_collector: LogCollector | None = None
+        """Has the log lines of attempts, if they are kept."""
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop on which coroutines get their results."""
@@ -136,6 +144,8 @@ class Committer(Loop):
         batch = queue.take()
         if not batch:
             return POLL_INTERVAL_S
+        if self.log_collector is not None:
+            batch = self.log_collector.add_lines(batch)
         self._durable_ids.clear()
         started = time.time_ns()
         try:
@@ -164,8 +174,8 @@ class Committer(Loop):
             streaming, self._streaming_runs = self._streaming_runs, set()
             self._on_commit(ended, streaming, affected_others, left_ready)
 
-    def _is_durable(self, write: PendingWrite | PendingEnd) -> bool:
-        if isinstance(write, PendingWrite):
+    def _is_durable(self, write: SingleWrite) -> bool:
+        if isinstance(write, PendingWrite | PendingLogs):
             return id(write) in self._durable_ids
         return write.end is not None and id(write.attempt) in self._durable_ids
 
@@ -173,16 +183,36 @@ class Committer(Loop):
         session = self._state.session
         current = session.id if session else None
         if sessions_of(batch) != {current}:
-            _, _, ends = by_kind(batch)
-            self._state.remove([write.attempt for write in ends if write.attempt.session != current])
+            ended = by_kind(batch).ends
+            self._state.remove([write.attempt for write in ended if write.attempt.session != current])
             batch = [write for write in batch if sessions_of([write]) == {current}]
         if current is None:
             return
-        checkpoints, commands, ends = by_kind(batch)
+        checkpoints, commands, ends, logs = by_kind(batch)
+        if logs:
+            self._write_logs(current, logs)
         if checkpoints or commands:
             self._write_commands(current, checkpoints, commands)
         if ends:
             self._write_attempt_ends(current, ends)
+
+    def _write_logs(self, session: str, writes: list[PendingLogs]) -> None:
+        """Write log lines. Those that the database rejects are dropped: they must not stop anything else."""
+        assert self.log_collector is not None
+        try:
+            groups = [group for write in writes for group in write.groups]
+            self._store.logs.record(session, self.log_collector.writes(groups))
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            if len(writes) > 1:
+                for write in writes:
+                    self._write_logs(session, [write])
+                return
+            log.lines_not_stored(writes[0].attempt.claim.id, writes[0].attempt.task.name, error)
+        self._durable_ids.update(map(id, writes))
+        for write in writes:
+            write.on_written()
 
     # Commands
 
@@ -310,7 +340,7 @@ class Committer(Loop):
             self._left_ready |= frees_others
             self._affected_others |= in_tree or frees_others
             with self._claiming(session, len(ends), restarted) if in_tree else nullcontext() as claim:
-                recorded = self._store.attempts.end(session, reports, claim)
+                recorded = self._store.attempts.end(session, reports, claim, self._last_lines(ends))
         except Exception as error:
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
@@ -333,6 +363,11 @@ class Committer(Loop):
         # An attempt whose code is still running stays claimed until it is released.
         self._state.remove([attempt for attempt, end in ends if not end.still_running])
 
+    def _last_lines(self, ends: Ends) -> LogWrites | None:
+        """Return the log lines that are written with these ends."""
+        collector = self.log_collector
+        return None if collector is None else collector.last_lines(attempt for attempt, _ in ends)
+
     def _report_to_parent(self, child: Claim, end: AttemptEnd) -> None:
         """Hand the end of a child to its parent if that is in this worker, so that it needn't read it."""
         found = self._state.find(str(child.parent))
@@ -345,6 +380,8 @@ class Committer(Loop):
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
         try:
+            if (lines := self._last_lines(ends)) is not None:
+                self._store.logs.record(session, lines)
             recorded, failed = self._store.attempts.crash(session, [end for _, end in ends])
         except Exception as error:
             self._write_ends_bisecting(self._write_crashes, session, ends, error)
@@ -374,6 +411,10 @@ class Committer(Loop):
             half = len(ends) // 2
             write(session, ends[:half])
             write(session, ends[half:])
+        elif self._last_lines(ends) is not None:
+            log.lines_not_stored(ends[0][1].id, ends[0][0].task.name, error)
+            ends[0][0].logs = None  # the end may be fine without them
+            write(session, ends)
         else:
             self._write_as_failed(session, *ends[0], error)
 

@@ -115,7 +115,8 @@ order by id limit 2
 -- name: read_change_marker
 -- Read values that change with everything that happens to a run, to tell whether two reads differ.
 select r.state, r.attempt, r.fence, r.generation, r.records, r.progress,
-    (select max(c.n) from {schema}checkpoints c where c.run = r.id and c.generation = r.generation)
+    (select max(c.n) from {schema}checkpoints c where c.run = r.id and c.generation = r.generation),
+    (select l.last_line from {schema}logs l where l.run = r.id order by l.run desc, l.fence desc, l.n desc limit 1)
 from {schema}runs r where r.id = cast(:id as {uuid})
 
 -- name: count_children_by_state

@@ -21,6 +21,7 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.metadata import parse_metadata
 from holdfast.model.run import RunInfo, RunState
+from holdfast.model.run_logs import LogLevel, LogLine
 from holdfast.task.options import Declaration
 from holdfast.task.task import Task
 from holdfast.web.api.operation import ApiRequest, Operation
@@ -157,6 +158,22 @@ class HistoryPage(msgspec.Struct):
     """A page of a run's history, oldest entry first."""
 
     entries: list[Entry]
+    after: int | None
+
+
+class LogsQuery(PartQuery, forbid_unknown_fields=True, kw_only=True):
+    """The lowest level, a text to search for, the page size, and the `seq` of the last line of the previous page."""
+
+    level: LogLevel | None = None
+    search: str | None = None
+
+
+class LogsPage(msgspec.Struct):
+    """Lines that a run has logged, oldest first. `dropped`: how many of them aren't kept. Pass `after` to get the next
+    page; without one, pass the `seq` of the last line later to get new lines."""
+
+    lines: list[LogLine]
+    dropped: int
     after: int | None
 
 
@@ -344,6 +361,12 @@ def _history(call: ApiRequest) -> HistoryPage:
     return HistoryPage(entries, _next(call.query, total))
 
 
+def _logs(call: ApiRequest) -> LogsPage:
+    query, (after, size) = call.query, _window(call.query)
+    found = call.control.runs.logs(call.run().id, query.level, query.search, after, size)
+    return LogsPage(list(found), found.dropped, found.after)
+
+
 def _steps(call: ApiRequest) -> StepsPage:
     id = call.run().id
     found = call.control.runs.step_list(id, *_window(call.query))
@@ -417,6 +440,10 @@ OPERATIONS = (
     Operation(
         method="GET", path="/runs/{id}/history", name="run_history", summary="List a run's history, oldest first.",
         do=_history, query=PartQuery, answer=HistoryPage,
+    ),
+    Operation(
+        method="GET", path="/runs/{id}/logs", name="run_logs", summary="List the lines that a run has logged.",
+        do=_logs, query=LogsQuery, answer=LogsPage,
     ),
     Operation(
         method="GET", path="/runs/{id}/steps", name="run_steps",

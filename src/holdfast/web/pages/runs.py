@@ -31,6 +31,7 @@ PLAIN_FILTERS = ("task", "queue", "tag", "key", "error", "id_prefix")
 TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
 MAX_HISTORY = 200
+MAX_LOG_LINES = 200
 MAX_DRAWN_NODES = 10_000
 """Of larger graphs, the page has only the table, whose nodes are read page by page."""
 BULK_ACTIONS = ("cancel", "retry")
@@ -117,6 +118,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "may_cancel": unfinished and (details.kind != "gate" or request.principal.can_approve),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
+        "logs": request.control.runs.logs(info.id, tail=MAX_LOG_LINES) if details.kind == "task" else None,
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
     } | _reasons(request, info)
 
