@@ -188,3 +188,15 @@ def test_the_widest_range_of_priorities_fits(timed_app, clock, mail, ledger):
     mail.options(priority=1_000_000).enqueue("most")
     drain(timed_app)
     assert ledger.lines() == ["most", "middle", "least"]
+
+
+def test_a_replayed_graph_keeps_the_ages_of_its_nodes(timed_app, mail, ledger):
+    graph = Graph("one")
+    graph.add(mail.options(priority=5).request("node"))
+    run = timed_app.submit(graph)
+    drain(timed_app)
+    fork = run.fork()
+    mail.enqueue("later")
+    drain(timed_app)
+    assert fork.info().state == "done"
+    assert ledger.lines() == ["node", "node", "later"]

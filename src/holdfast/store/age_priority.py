@@ -31,6 +31,14 @@ class Age(NamedTuple):
         return cls(AGED_TURN_OFFSET + priority * interval, priority, interval)
 
 
+def stored_turn(options: str | None) -> int:
+    """Return the turn of a new run with the options of another one, as `NewRun` has it."""
+    if options is None or '"age"' not in options:
+        return 0
+    stored = msgspec.json.decode(options)
+    return -Age(*stored[AGE]).shift if AGE in stored else 0
+
+
 def change_priority(options: str | None, priority: int) -> tuple[str, int] | None:
     """Return the options of a run with another priority, and by how much its turn changes; None if it has no age."""
     stored = {} if options is None else msgspec.json.decode(options)

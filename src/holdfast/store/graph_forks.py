@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, GraphError, PayloadUnreadable, RunNotFo
 from holdfast.model.ids import new_id_text
 from holdfast.model.payloads import CANT_COPY, PayloadContext, Payloads, is_bound, template_context
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
+from holdfast.store.age_priority import stored_turn
 from holdfast.store.enqueue import LaneKey, LaneStore, assign_turns
 from holdfast.store.graph_progress import decide_ready_nodes, insert_nodes, read_plan, skip_cause_of
 from holdfast.store.graphs import ParentGraph, node_rows
@@ -183,7 +184,7 @@ class GraphForks(StoreModule):
             id=id, queue=queue, task=task, args=args, keep=node.keep, keep_failed=node.keep_failed,
             max_crashes=node.max_crashes, tenant=node.tenant, priority=node.priority, options=node.options,
             deadline_in=node.deadline_in, deadline_at=node.deadline_at, tags=node.tags, limits=node.limits,
-            metadata=node.metadata, fair=fair.get(queue),
+            metadata=node.metadata, fair=fair.get(queue), turn=stored_turn(node.options),
         )  # fmt: skip
         if not node.needs:
             run.delay, run.run_at = node.delay, node.run_at
