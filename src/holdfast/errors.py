@@ -7,6 +7,7 @@ HoldfastError
 │   ├── DuplicateTask             two tasks have the same name
 │   ├── BadArguments              arguments that don't match the task
 │   │   └── CostExceedsLimit      a cost above all that a limit allows
+│   ├── LimitNotTaken             an adjustment of a limit that the code hasn't taken
 │   ├── BadMessage                a message that doesn't have the declared type
 │   ├── BadState                  a state of a state machine that can't be decoded or stored
 │   ├── GraphError                an invalid graph, or a run that isn't a graph
@@ -104,6 +105,10 @@ class BadArguments(TaskError):
 
 class CostExceedsLimit(BadArguments):
     """The cost of a run or step is above all that the rate of its limit allows, so it would never start."""
+
+
+class LimitNotTaken(TaskError):
+    """`ctx.adjust` names a limit of which neither the run nor one of its steps has a cost to correct."""
 
 
 class BadMessage(TaskError):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.support.durable import kinds
+from tests.support.permits import in_use
 from tests.support.programs import Interpreter, logger, names, programs
 from tests.support.wait_until import wait_until
 
@@ -87,13 +88,15 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
-    leaves = (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate")
+    leaves = (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate", "limited", "adjusted")
     run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
-    run_programs(app, ledger, 12, (*STEPS, "wait", "annotate", "crash"), concurrency=2, max_resident=max_resident)
+    leaves = (*STEPS, "wait", "annotate", "limited", "adjusted", "crash")
+    run_programs(app, ledger, 12, leaves, concurrency=2, max_resident=max_resident)
+    assert in_use(app.store) == {}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from holdfast import Holdfast
+from holdfast.control.explainer import Explainer
 from holdfast.errors import BadArguments, ConfigError, CostExceedsLimit
 from holdfast.store.limits import Permit, encode_permits, parse_permit, parse_permits
 from tests.support.durable import drain
@@ -148,6 +149,8 @@ def test_a_run_that_costs_more_than_a_lowered_limit_waits_without_blocking_other
     drain(app)
     assert ended == [1]
     assert large.info().state == "ready"
+    (reason,) = Explainer(app.store).why(large.id).reasons
+    assert reason.text == "limit tokens allows 5 per 10 s, and this costs 8: raise the limit, or cancel the run"
     app.limits.reset("tokens")
     clock.forward(10)
     drain(app)

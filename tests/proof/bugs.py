@@ -18,6 +18,7 @@ from holdfast.database import statements
 from holdfast.database.dialect import AGED_TURN_OFFSET, SqliteDialect
 from holdfast.engine.attempt import Attempt, SlotPool
 from holdfast.engine.batches import BatchCall
+from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
 from holdfast.engine.loops.claimer import Claimer
@@ -30,7 +31,7 @@ from holdfast.store import command_batch, propagation
 from holdfast.store.age_priority import Age
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
-from holdfast.store.commands import EmitCommand, WaitCommand
+from holdfast.store.commands import Checkpoint, EmitCommand, WaitCommand
 from holdfast.store.journal import Journal
 from holdfast.store.step_transactions import StepTransactions
 
@@ -87,12 +88,27 @@ def code(name: str, what: str, where: Any, attribute: str, instead: Any, test: s
     return Bug(name, what, code=patch, in_the_store=in_the_store, test=test)
 
 
-def _admit_one_more(counter: LimitCounter, now: int) -> int | None:
-    free = _free(counter, now)
-    return None if free is None else free + 1
+def _admit_one_more(counter: LimitCounter) -> int | None:
+    slots = _slots(counter)
+    return None if slots is None else slots + 1
 
 
-_free = LimitCounter.free
+_slots = LimitCounter.slots
+
+
+def _take_without_cost(counter: LimitCounter, now: int, cost: int = 1) -> None:
+    _take(counter, now, min(cost, 1))
+
+
+_take = LimitCounter.take
+
+
+def _forget_adjustments(history: RecordedHistory, checkpoint: Checkpoint) -> None:
+    if checkpoint.kind != "adjust":
+        _add_checkpoint(history, checkpoint)
+
+
+_add_checkpoint = RecordedHistory._add
 
 
 def _without_transaction(attempts: AttemptStore, purpose: str, work: Callable[[Any], Any]) -> Any:
@@ -272,7 +288,24 @@ BUGS = (
         "h.data = each.data", "1 = 0",
     ),
     sql("message-repeated", "a message is sent again after a lost reply", "find_sent_message", "limit 1", "limit 0"),
-    code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "free", _admit_one_more),
+    code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "slots", _admit_one_more),
+    code(
+        "weight-ignored", "a start counts 1, whatever it costs", LimitCounter, "take", _take_without_cost,
+        test="tests/limits/test_weighted.py::test_a_start_counts_its_cost",
+    ),
+    sql(
+        "step-permit-leaked", "the permits of a step aren't returned when its worker dies", "drop_step_permits",
+        "where run", "where 1 = 0 and run",
+    ),
+    sql(
+        "step-permit-twice", "a step takes its permits again after a lost reply", "find_step_permits",
+        "p.run = each.run and", "1 = 0 and p.run = each.run and",
+        test="tests/store/test_step_permits.py::test_a_step_takes_its_permits_once_although_the_reply_got_lost",
+    ),
+    code(
+        "adjust-twice", "an adjustment counts again in a replay", RecordedHistory, "_add", _forget_adjustments,
+        test="tests/limits/test_step_limits.py::test_a_weighted_step_takes_its_cost_and_adjusts_it_once",
+    ),
     sql(
         "node-early", "a node starts after its first dependency", "decrement_nodes",
         "pending = pending - fewer.ended", "pending = 0",

@@ -90,7 +90,9 @@ class Environment:
         self.client.store.prepare()
         self.shared.apsw.execute("create table author_effects (run text, name text, n int, primary key (run, name, n))")
         limits = self.app.registry.limits
-        self.client.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in limits)
+        self.client.store.limits.declare(
+            (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in limits
+        )
         for task in self.tasks.jobs:
             task.enqueue("warm", 0, 0)
         self.tasks.child.enqueue("warm")
@@ -119,5 +121,6 @@ class Environment:
         return self.replica
 
     def _limit_settings(self) -> dict:
-        rows = self.shared.apsw.execute("select name, concurrency from holdfast_limit_settings").fetchall()
-        return {(name,): {"name": name, "concurrency": concurrency} for name, concurrency in rows}
+        columns = ("name", "concurrency", "rate", "period")
+        rows = self.shared.apsw.execute(f"select {', '.join(columns)} from holdfast_limit_settings").fetchall()
+        return {(row[0],): dict(zip(columns, row, strict=True)) for row in rows}

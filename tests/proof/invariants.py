@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.store.limits import parse_permits
 from tests.proof.replica import Change, Replica, Row
 from tests.proof.workload import SIDE
 
@@ -62,7 +63,7 @@ class InvariantChecker:
         touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
         violations += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
         violations += self._events_and_waits(changes)
-        if any(change.table in ("runs", "limits") for change in changes):
+        if any(change.table in ("runs", "limits", "step_permits") for change in changes):
             violations += self._permits()
             violations += _hooks(changes)
             violations += self._graphs(changes)
@@ -365,13 +366,29 @@ class InvariantChecker:
         held: Counter[str] = Counter()
         for run in self._replica.runs():
             if run["session"] is not None and run["limits"] is not None:
-                held.update(msgspec.json.decode(run["limits"]))
+                held.update(permit.counter for permit in parse_permits(run["limits"]))
+        for row in self._replica.rows["step_permits"].values():
+            holder = self._replica.run(row["run"])
+            if holder is None or holder["session"] is None or holder["fence"] != row["fence"]:
+                yield f"step {row['key']} of run {row['run']} holds permits, but no session runs it"
+            held.update(permit.counter for permit in parse_permits(row["limits"]))
         for place, limit in self._replica.rows["limits"].items():
             if limit["used"] != held[place[0]]:
                 yield f"limit {place[0]}: {limit['used']} permits are counted, but {held[place[0]]} are held"
             settings = self._replica.rows["limit_settings"].get((limit["name"],))
             if settings is not None and settings["concurrency"] is not None and limit["used"] > settings["concurrency"]:
                 yield f"limit {place[0]}: {limit['used']} permits of {settings['concurrency']}"
+            yield from self._rate(place[0], limit, settings)
+
+    def _rate(self, place: str, limit: Row, settings: Row | None) -> Iterator[str]:
+        """Check that the costs in the log of a counter, none of which is raised here, never exceed the rate."""
+        if settings is None or settings["rate"] is None:
+            return
+        log = msgspec.json.decode(limit["log"], type=list[tuple[int, int]])
+        latest = max((at for at, _ in log), default=0)
+        cost = sum(cost for at, cost in log if at > latest - settings["period"])
+        if cost > settings["rate"]:
+            yield f"limit {place}: {cost} of {settings['rate']} in one period"
 
     def _graphs(self, changes: list[Change]) -> Iterator[str]:
         graphs = {change.new["parent"] for change in changes if change.table == "runs" and change.new is not None}

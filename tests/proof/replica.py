@@ -25,6 +25,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "history": ("run", "n"),
     "limits": ("place",),
     "limit_settings": ("name",),
+    "step_permits": ("run", "key"),
     "edges": ("needs", "node"),
     "slots": ("id",),
     "pauses": ("kind", "name"),

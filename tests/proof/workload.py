@@ -36,10 +36,10 @@ SIDE = "side"
 """A queue with slots of its own whose runs only some workers may execute, and whose priorities grow with the age."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps")
+MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited")
 ALONE = ("give up",)
 """Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
-DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo")
+DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited")
 """Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
 
@@ -117,6 +117,7 @@ class SimulatedTasks:
         self.app = app
         app.limit("few", concurrency=2)
         app.limit("slow", rate="3/s")
+        app.limit("tokens", rate="20/s", concurrency=2, cost="turns")
         task = app.task
         noted = self._declare_hook(app)
 
@@ -301,6 +302,13 @@ class ProgramRunner:
 
     async def do_step(self, name: str, turns: int, _event: str) -> Any:
         return self.expect(name, await self.ctx.step(self.step, name, turns))
+
+    async def do_limited(self, name: str, turns: int, _event: str) -> Any:
+        """Run a step that takes permits, and lower its estimate afterwards."""
+        limited = self.ctx.options(limits=["tokens"], cost=turns + 4)
+        got = self.expect(name, await limited.step(self.step, name, turns))
+        await self.ctx.adjust("tokens", turns)
+        return got
 
     def expect(self, wanted: Any, got: Any) -> Any:
         if got != wanted:

@@ -30,7 +30,7 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
     """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, sleep, child,
-    broken, annotate or crash."""
+    broken, annotate, limited, adjusted or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -66,6 +66,8 @@ class Interpreter:
         self.app = app
         self.ledger = ledger
         self.seen: dict[str, list[list[str]]] = defaultdict(list)
+        app.limit("one", concurrency=1)
+        app.limit("tokens", rate="1000000/s", cost=1)
 
         @app.task(name="child")
         async def child(name: str) -> str:
@@ -113,12 +115,19 @@ class Interpreter:
             "child": lambda: ctx.call(self.child, name),
             "broken": lambda: ctx.call(self.broken, name),
             "annotate": lambda: ctx.annotate(last=name, turns=turns),
+            "limited": lambda: ctx.options(limits=["one"]).step(self.step, name, turns),
+            "adjusted": lambda: self.adjusted(ctx, name, turns),
             "crash": lambda: ctx.step(self.crash, str(ctx.run_id), name),
         }
         try:
             return await asked[kind]()
         except (StepFailed, RunFailed) as failed:
             return f"failed {failed.error.message}"
+
+    async def adjusted(self, ctx: Context, name: str, turns: int) -> Any:
+        value = await ctx.options(limits=["tokens"], cost=turns + 1).step(self.step, name, turns)
+        await ctx.adjust("tokens", turns)
+        return value
 
     # Functions of steps
 

@@ -208,6 +208,8 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "uuid": str,
     "write": _nothing,
     "annotate": _nothing,
+    "adjust": _nothing,
+    "permit": lambda takes: ", ".join(f"cost {take[1] if take[3] is None else take[3]:,}" for take in takes or ()),
     "undo": _nothing,
     "undone": _nothing,
 }
@@ -239,6 +241,8 @@ def _what(wait: WaitInfo) -> str:
         return f"a message on topic {wait.name}"
     if wait.kind == "children":
         return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
+    if wait.kind == "limit":
+        return f"limit {wait.name}"
     return f"event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}")
 
 

@@ -33,6 +33,7 @@ from holdfast.store.rows import NewGraph
 from holdfast.store.run_actions import run_changes
 from holdfast.store.run_reader import run_id
 from holdfast.task.graph_compiler import CompiledGraph
+from holdfast.task.operations import Step
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body
@@ -82,6 +83,12 @@ class Client:
     def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:
         """Build the row of a child of a run of this tenant."""
         return self.new_run(request, inherited_tenant=tenant)
+
+    has_limits = True
+
+    def step_permits(self, step: Step) -> str | None:
+        """Return the permits that a step needs."""
+        return self.creator.step_permits(step)
 
     def new_child_graph(self, graph: CompiledGraph, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]:
         """Build the rows of a graph that a durable function of a run of this tenant submits."""

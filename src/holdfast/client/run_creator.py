@@ -39,6 +39,7 @@ from holdfast.telemetry.metrics import NAMES
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
+    from holdfast.task.operations import Step
     from holdfast.telemetry.otel import Tracing
 
 Created: TypeAlias = Callable[[Sequence[Run[Any]]], None]
@@ -256,6 +257,14 @@ class RunCreator:
         if not (request.declaration.limits or request.options.limits):
             return None
         return self.encode_permits(self._registry.limits.permits(request, pending), f"task {request.task}")
+
+    def step_permits(self, step: Step) -> str | None:
+        """Return the permits that a step needs as it stores them; None if it needs none."""
+        if not step.limits:
+            return None
+        call = step.args, step.kwargs
+        permits = self._registry.limits.step_permits(step.name, step.fn, call, step.limits, step.cost)
+        return encode_permits((limit.name, key, cost) for limit, key, cost in permits)
 
     def encode_permits(self, permits: Sequence[NeededPermit], where: str) -> str:
         """Return permits as a run or step stores them; refuse a cost above all that its limit allows."""

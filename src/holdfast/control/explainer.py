@@ -22,9 +22,10 @@ from holdfast.model.failure import error_from_json
 from holdfast.model.labels import format_labels
 from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
+from holdfast.model.step_keys import key_label
 from holdfast.store import Store
 from holdfast.store.graph_progress import read_plan
-from holdfast.store.limits import CounterState, parse_counter_key
+from holdfast.store.limits import STEP_TARGET, CounterState, parse_counter_key, parse_permits
 from holdfast.store.run_queries import GateRow, NodeRow, RunDetailRow, RunRow, WaitRow
 from holdfast.store.run_reader import RunReader
 
@@ -159,6 +160,9 @@ class Explainer:
         messages = any(wait.kind == "message" for wait in rows)
         aside = Counter(topic for _, topic, *_ in self._store.queries.set_aside_messages(row.id)) if messages else {}
         for stored, wait in zip(rows, waits_of(rows), strict=True):
+            if wait.kind == "limit":
+                yield self._step_limit_reason(stored, scope)
+                continue
             reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
             if wait.kind == "children":
                 reason = self._with_children(row, stored, reason, scope)
@@ -229,7 +233,8 @@ class Explainer:
 
     def _ready(self, row: RunRow, more: RunDetailRow, scope: AccessScope) -> Iterator[Reason]:
         if row.held == "full" and more.parked_on is not None:
-            yield self._limit_reason(more.parked_on, scope)
+            costs = (permit.cost for permit in parse_permits(more.limits) if permit.counter == more.parked_on)
+            yield self._limit_reason(more.parked_on, scope, next(costs, 1))
         elif row.held == "quiescing":
             worker = f"worker {row.session}" if row.session else "the previous worker"
             yield Reason("quiescing", f"{worker} hasn't released it yet", {"worker": row.session})
@@ -266,7 +271,7 @@ class Explainer:
         what = "the run that has its unique name" if holder is None else f"run {holder}, which has its unique name"
         return Reason("queued", f"waiting for the end of {what}", {"run": holder})
 
-    def _limit_reason(self, counter_id: str, scope: AccessScope) -> Reason:
+    def _limit_reason(self, counter_id: str, scope: AccessScope, cost: int = 1) -> Reason:
         name, key = parse_counter_key(counter_id)
         counter = self._store.limits.counter(counter_id)
         holders = [
@@ -275,7 +280,13 @@ class Explainer:
             if scope.covers_tenant(whose) and not scope.limits_lanes
         ]
         data = {"limit": name, "key": decode_key(key), "holders": holders}
-        return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders)}", data)
+        return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders, cost)}", data)
+
+    def _step_limit_reason(self, wait: WaitRow, scope: AccessScope) -> Reason:
+        """Say which step waits for which limit."""
+        step, cost = key_label(wait.key.removeprefix("$limit:")), wait.pending or 1
+        reason = self._limit_reason((wait.target or "").removeprefix(STEP_TARGET), scope, cost)
+        return Reason("limit", f"step {step} is waiting: {reason.text}", {**reason.data, "step": step, "cost": cost})
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]
@@ -404,16 +415,22 @@ def _awaited(wait: WaitInfo) -> Reason:
     return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})
 
 
-def _limit_text(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
+def _limit_text(counter: CounterState | None, holders: list[dict[str, Any]], cost: int) -> str:
     if counter is not None and counter.concurrency is not None and counter.used >= counter.concurrency:
         runs = ", ".join(holder["run"] for holder in holders)
         held_by = runs or "other runs"
         if counter.used == counter.concurrency == 1:
             return f"is full: its only permit is held by {held_by}"
         return f"is full: {counter.used} of {counted(counter.concurrency, 'permit')} are held by {held_by}"
-    if counter is not None and counter.rate is not None and counter.started >= counter.rate.starts:
-        seconds = counter.rate.period / MICROS_PER_SECOND
-        return f"is full: {counter.started} of {counted(counter.rate.starts, 'start')} used in the last {seconds:g} s"
+    if counter is None or counter.rate is None:
+        return "was full and has room again; the run will be released soon"
+    starts, seconds = counter.rate.starts, counter.rate.period / MICROS_PER_SECOND
+    if cost > starts:
+        return f"allows {starts:,} per {seconds:g} s, and this costs {cost:,}: raise the limit, or cancel the run"
+    if cost > 1 and counter.started + cost > starts:
+        return f"is full: {counter.started:,} of {starts:,} used in the last {seconds:g} s, and this costs {cost:,}"
+    if counter.started >= starts:
+        return f"is full: {counter.started} of {counted(starts, 'start')} used in the last {seconds:g} s"
     return "was full and has room again; the run will be released soon"
 
 

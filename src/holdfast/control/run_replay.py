@@ -75,6 +75,11 @@ class ChildHandle:
 class ReadOnlyRunFactory:
     """The client services of a replay; they create nothing."""
 
+    has_limits = True
+
+    def step_permits(self, step: Any) -> None:
+        """Return none: no step runs."""
+
     def __init__(self, registry: Registry, payloads: Payloads) -> None:
         self._registry = registry
         self._payloads = payloads

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.limits import format_counter
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, encode
@@ -20,6 +21,7 @@ from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.model.run import RunState
 from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
+from holdfast.store.limits import STEP_TARGET
 from holdfast.store.run_queries import RunRow, StepRow, WaitRow
 from holdfast.store.waits import parse_event_target
 
@@ -97,11 +99,11 @@ class WaitInfo(msgspec.Struct, frozen=True):
     """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
 
     key: str
-    kind: Literal["sleep", "event", "message", "children"]
+    kind: Literal["sleep", "event", "message", "children", "limit"]
     name: str | None
-    """The event, the topic, the name of the sleep, or the task of the children."""
+    """The event, the topic, the name of the sleep, the task of the children, or the limit and its key."""
     pending: int | None
-    """The number of unfinished children."""
+    """The number of unfinished children, or the cost of the step that waits for a limit."""
     since: datetime
     due_at: datetime | None
     outcome: str | None
@@ -271,7 +273,7 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
     return [
         WaitInfo(
             key=row.key,
-            kind=row.kind,  # type: ignore[arg-type]
+            kind="limit" if row.key.startswith("$limit:") else row.kind,  # type: ignore[arg-type]
             name=_awaited(row),
             pending=row.pending,
             since=to_datetime(row.since),
@@ -290,6 +292,8 @@ def _event(row: WaitRow) -> tuple[str | None, str | None]:
 
 
 def _awaited(row: WaitRow) -> str | None:
+    if row.key.startswith("$limit:"):
+        return format_counter((row.target or "").removeprefix(STEP_TARGET))
     if row.kind == "event" and (name := _event(row)[1]) is not None:
         return name
     if row.kind == "message":

@@ -358,6 +358,7 @@ class Attempt(msgspec.Struct, eq=False):
             end = self._end(RetryDecision(code), describe_exception(error, code), still_running=bool(end.still_running))
         claim = self.claim
         end.limits = claim.limits
+        end.permits = self.plans is not None and self.plans.holds_permits
         alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
         if alone and not self.has_hooks and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end

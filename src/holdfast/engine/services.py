@@ -21,6 +21,7 @@ from holdfast.telemetry import log
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, StopReason
     from holdfast.engine.durable.async_executor import AsyncExecutor
+    from holdfast.task.operations import Step
 
 T = TypeVar("T")
 
@@ -30,6 +31,9 @@ STOP_POLL_INTERVAL_S = 0.05
 class ClientServices(Protocol):
     """What the client does for the engine: create runs from requests, and convert payloads and results."""
 
+    has_limits: bool
+    """Whether limits apply; not in direct calls of tests."""
+
     def new_run(self, request: Any, *, pack: bool = True) -> NewRun:
         """Build a run; `pack=False`: its arguments are packed later, for another id."""
 
@@ -37,6 +41,9 @@ class ClientServices(Protocol):
         """Build a child of a run of this tenant, which it inherits if it has none."""
 
     def new_child_graph(self, plan: Any, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]: ...
+
+    def step_permits(self, step: Step) -> str | None:
+        """Return the permits that a step needs, as `WaitCommand` takes them; None if it needs none."""
 
     def pack(self, text: str, context: PayloadContext, what: str) -> str:
         """Return a JSON payload as it is stored in this place."""

@@ -19,6 +19,7 @@ from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import AttemptEnd, ClaimKey, EndedClaims
 from holdfast.store.run_tree import LockedRun, lock_with_parents
 from holdfast.store.sessions import CrashedRun, record_crashes
+from holdfast.store.step_permits import drop_step_permits
 
 
 class AttemptStore(StoreModule):
@@ -92,7 +93,8 @@ class AttemptStore(StoreModule):
             crashed = [CrashedRun(end.id, end.runs_in_process, end.isolate, end.error) for end in valid]
             failed, failed_graphs = record_crashes(tx, runs, crashed, fenced=True)
             failed += failed_graphs
-            return_permits(tx, [runs[end.id].limits for end in valid])
+            returned = [runs[end.id].limits for end in valid]
+            return_permits(tx, [*returned, *drop_step_permits(tx, [end.id for end in valid])])
             recorded = {end.claim for end in valid}
             if len(recorded) < len(ends):
                 rows = json_rows({"id": end.id, "fence": end.fence} for end in ends)
@@ -114,7 +116,8 @@ class AttemptStore(StoreModule):
                 for id, n, attempt, fence, _, _ in released
             ]
             tx.execute("add_history", rows=json_rows(history))
-            return_permits(tx, [limits for _, _, _, _, limits, _ in released])
+            steps = drop_step_permits(tx, [str(row[0]) for row in released])
+            return_permits(tx, [*(limits for _, _, _, _, limits, _ in released), *steps])
             return len(released)
 
         return self._transaction("commit", work)
@@ -198,7 +201,9 @@ def _end_in_tree(
     others = propagate_ends(
         tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended]
     )
-    return_permits(tx, [runs[end.id].limits for end in valid.values() if not end.still_running])
+    stopped = [end for end in valid.values() if not end.still_running]
+    steps = drop_step_permits(tx, [end.id for end in stopped if end.permits])
+    return_permits(tx, [*(runs[end.id].limits for end in stopped), *steps])
     recorded = EndedClaims(end.claim for end in valid.values())
     if logs is not None:
         add_logs(tx, logs.of_claims(recorded))

@@ -12,11 +12,13 @@ from holdfast.errors import TooLarge
 from holdfast.model.metadata import check_metadata_size, metadata_items
 from holdfast.store.commands import (
     RUN_LOST,
+    AdjustCommand,
     AnnotateCommand,
     Command,
     EmitCommand,
     EnqueueCommand,
     FailedTryCommand,
+    LimitedStepCommand,
     MarkUndosCommand,
     NewCheckpoint,
     ProgressCommand,
@@ -38,6 +40,7 @@ from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
+from holdfast.store.step_permits import StepPermits
 from holdfast.store.waits import (
     EventWaiter,
     decode_outcome,
@@ -119,6 +122,7 @@ class CommandBatch:
         self._report()
         self._annotate()
         self._add_failed_tries()
+        self._settle_limits()
         # In batches by size: an emit may resolve many waits with a large payload.
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
             self._tx.execute("add_checkpoints", rows=json_rows(batch))
@@ -209,7 +213,7 @@ class CommandBatch:
             self._replies[at] = Written()
 
     def _wait(self) -> None:
-        waits = self._unanswered(WaitCommand)
+        waits = [each for each in self._unanswered(WaitCommand) if each[1].kind != "limit"]
         if not waits:
             return
         found = self._tx.execute("find_waits", rows=json_rows(_wait_key(wait) for _, wait in waits))
@@ -347,6 +351,20 @@ class CommandBatch:
         if new:
             rows = json_rows({"run": run, "name": name, "value": value} for (run, name), value in sorted(new.items()))
             self._tx.execute("set_metadata", rows=rows)
+
+    def _settle_limits(self) -> None:
+        """Return, correct and take permits of steps, last of all: counters are locked after runs."""
+        wanted = self._unanswered(WaitCommand)
+        ended, adjusted = self._unanswered(LimitedStepCommand), self._unanswered(AdjustCommand)
+        if not (wanted or ended or adjusted):
+            return
+        settled = StepPermits(self._tx, wanted, [each for _, each in ended], [each for _, each in adjusted]).settle()
+        self._replies.update(settled)
+        for at, command in ended:
+            self._checkpoints += [record for record in (command.record, command.marker) if record is not None]
+            self._replies[at] = Written()
+        for at, adjust in adjusted:
+            self._reply(at, adjust, "adjust", adjust.value)
 
     def _add_failed_tries(self) -> None:
         """Add history entries about failed tries of steps, except those that were added before the reply got lost."""

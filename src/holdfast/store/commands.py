@@ -7,7 +7,7 @@ outcome is recorded, so that a repeat after a lost response reads back what was 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -72,13 +72,14 @@ class NewStepCheckpoint(msgspec.Struct, gc=False):
 class WaitCommand(msgspec.Struct):
     """Register a wait. The reply is its outcome if there is one already, else the time until it is due.
 
-    `target` is the topic, the event's target, or the spawn key of children. An eager wait for children ends with the
+    `target` is the topic, the event's target, the spawn key of children, or the permits that the step `name` needs: its
+    outcome is that they are taken, which isn't recorded. An eager wait for children ends with the
     first that fails. `n` is the number of its checkpoint, which is taken when the command is submitted.
     """
 
     token: RunToken
     key: str
-    kind: Literal["sleep", "event", "message", "children"]
+    kind: Literal["sleep", "event", "message", "children", "limit"]
     target: str | None = None
     tenant: str | None = None
     name: str | None = None
@@ -180,6 +181,35 @@ class AnnotateCommand(msgspec.Struct):
     text: str
 
 
+class LimitedStepCommand(msgspec.Struct):
+    """Record a step that holds permits, and return them. Safe to repeat.
+
+    `marker` records what it took. `used` has the costs that the step has adjusted, by counter. Without `record`, the
+    step was recorded before.
+    """
+
+    token: RunToken
+    n: int | None
+    key: str
+    step: str
+    record: NewCheckpoint | None
+    marker: NewCheckpoint | None
+    used: Mapping[str, int]
+
+
+class AdjustCommand(msgspec.Struct):
+    """Correct the cost of a start in the counter of a limit. `taken_at` is None for the start of the run itself."""
+
+    token: RunToken
+    n: int
+    key: str
+    counter: str
+    cost: int
+    taken_at: int | None
+    used: int
+    value: str
+
+
 class MarkUndosCommand(msgspec.Struct):
     """Mark that the run may have compensations from now on."""
 
@@ -203,12 +233,15 @@ class FailedTryCommand(msgspec.Struct):
 
 Command: TypeAlias = (
     NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
-    | WriteCommand | ProgressCommand | AnnotateCommand | MarkUndosCommand | FailedTryCommand
+    | WriteCommand | ProgressCommand | AnnotateCommand | MarkUndosCommand | FailedTryCommand | LimitedStepCommand
+    | AdjustCommand
 )  # fmt: skip
 
 
 class WaitOutcome(NamedTuple):
-    """How a wait was resolved: kind (`due`, `event`, `message`, `children` or `failed`) and value."""
+    """How a wait was resolved: kind (`due`, `event`, `message`, `children` or `failed`) and value.
+
+    For a step that wants permits: `permit` and when they were taken, or `refused` and why."""
 
     kind: str
     value: str | None
@@ -267,6 +300,8 @@ def payload_size(command: Command | NewStepCheckpoint) -> int:
     """Estimate the payload bytes of a command."""
     if isinstance(command, NewCheckpoint | NewStepCheckpoint):
         return 0 if command.value is None else len(command.value)
+    if isinstance(command, LimitedStepCommand):
+        return 0 if command.record is None else payload_size(command.record)
     if isinstance(command, SpawnCommand):
         return sum(len(run.args) for run in command.runs())
     if isinstance(command, EnqueueCommand):

@@ -242,6 +242,12 @@ def parse_permits(limits: str | None) -> list[Permit]:
     return [] if limits is None or not can_read_limits(limits) else list(map(parse_permit, _decode_limits(limits)))
 
 
+def weighted_permits(limits: str | None) -> list[Permit]:
+    """Return those of the permits that have a cost."""
+    texts = [] if limits is None or not can_read_limits(limits) else _decode_limits(limits)
+    return [permit for text in texts if (permit := parse_permit(text)).counter != text]
+
+
 def _parse_starts(log: str) -> list[list[int]]:
     """Return when how many runs were started, from a counter's row; nothing if that can't be decoded."""
     try:

@@ -149,6 +149,7 @@ class AttemptEnd(msgspec.Struct, omit_defaults=True):
     - `still_running`: code that can't be stopped is still running; the run must not start until it is released.
     - `in_tree`: the run has a parent or is a durable function, so that its end concerns more than its own row.
     - `limits`: those of the run, whose permits return with a plain end. In a tree they are read from the row.
+    - `permits`: whether steps may hold permits.
     - `forget`: numbers of failures and timeouts that the next attempt runs again.
     - `drift`: how a replay differed from the history.
     - `note`: what the history entry says about a wait or a move. `keep_records`: how many entries are kept.
@@ -173,6 +174,7 @@ class AttemptEnd(msgspec.Struct, omit_defaults=True):
     limits: str | None = None
     runs_in_process: int = 1
     isolate: bool | None = None
+    permits: bool = False
 
     @property
     def claim(self) -> ClaimKey:

@@ -36,6 +36,7 @@ from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batc
 from holdfast.store.propagation import propagate_ends, restart_run, retry_runs
 from holdfast.store.run_queries import StepRow
 from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
+from holdfast.store.step_permits import without_times
 from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
 
 MAX_SHOWN_STEPS = 20
@@ -419,7 +420,9 @@ def _steps_with_values(tx: Tx, original: LockedRun, steps: Sequence[StepRow]) ->
 
 def _copy_of(tx: Tx, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
     row = {"run": fork, "generation": step.generation, "n": step.n, "key": step.key, "kind": step.kind, "value": None}
-    if step.kind == "join":
+    if step.kind == "permit":
+        row["value"] = without_times(step.value)
+    elif step.kind == "join":
         row |= {"kind": "joined", "value": _copy_ends(tx, original, fork, step)}
     elif tx.payloads.binds and step.value is not None:
         row["value"] = _repacked_value(tx, original, fork, step, step.value)

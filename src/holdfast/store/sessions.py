@@ -21,6 +21,7 @@ from holdfast.store.module import StoreContext, StoreModule, Tx, column, history
 from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import LostWorker, RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_unlocked_runs
+from holdfast.store.step_permits import drop_step_permits
 from holdfast.store.typed_rows import RowReader
 
 
@@ -228,7 +229,8 @@ def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> Re
         history_row(str(id), n, "let_go", attempt, session=runs[str(id)].session) for id, n, attempt, _ in released
     )
     tx.execute("add_history", rows=json_rows(history))
-    return_permits(tx, [runs[id].limits for id in (*running, *ended)])
+    stopped = [*running, *ended]
+    return_permits(tx, [*(runs[id].limits for id in stopped), *drop_step_permits(tx, stopped)])
     ended_sessions = {row[0] for row in tx.execute("delete_dead_sessions", rows=dead_rows)}
     requeued = Counter(str(runs[id].session) for id in running if id not in failed)
     given_up = Counter(str(runs[id].session) for id in failed)

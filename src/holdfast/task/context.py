@@ -6,7 +6,7 @@ code, not when the coroutine is first awaited. That is why the methods are plain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 from uuid import UUID
@@ -145,6 +145,8 @@ class Context:
         timeout: Duration | None = None,
         undo: Callable[[Any], object] | None = None,
         raises: type[Exception] | tuple[type[Exception], ...] = (),
+        limits: Sequence[str] | None = None,
+        cost: str | float | Callable[..., float] | None = None,
     ) -> _StepOptions:
         """Return an object whose `step` passes every argument, keyword arguments included, to the function.
 
@@ -154,13 +156,18 @@ class Context:
             timeout: The limit for one attempt of the function.
             undo: A compensation. Called with the result if the run later fails or is cancelled.
             raises: Exception classes that a failed step raises as themselves instead of `StepFailed`.
+            limits: Limits of which the step takes a permit before it runs. While it can't, the run is suspended.
+            cost: What the step counts against limits with a cost, instead of what they declare: a number, the name of
+                an argument of the step, or a function of its arguments.
 
         Example:
             ```python
             await ctx.options(retry=Retry(max_attempts=3)).step(charge, order.id, card=order.card)
             ```
         """
-        settings = operation_factory.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
+        settings = operation_factory.step_settings(
+            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost
+        )
         return _StepOptions(self._executor, settings)
 
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Coro[None]:
@@ -337,6 +344,22 @@ class Context:
             TooLarge: The run would have more than 50 names, or values of more than 8 KiB.
         """
         return self._executor.perform(operation_factory.annotate(values))
+
+    def adjust(self, limit: str, used: float) -> Coro[None]:
+        """Correct the cost of the last step, or else of the run, that has started with this limit.
+
+        Recorded: a replay doesn't adjust again. Inside a step, it corrects the cost of that step, and takes effect with
+        its checkpoint. A start that has left the period of the rate isn't corrected any more.
+
+        Args:
+            limit: A limit with `cost=`.
+            used: What was actually used. Fractions are rounded up.
+
+        Raises:
+            LimitNotTaken: Neither a step nor the run has a cost of this limit that wasn't adjusted yet.
+            BadArguments: `used` isn't a number from 0 to 999,999,999.
+        """
+        return self._executor.perform(operation_factory.adjust(limit, used))
 
     def write(self, chunk: Any) -> Coro[None]:
         """Write a chunk to the run's stream, which `run.stream()` reads."""

@@ -36,8 +36,10 @@ from holdfast.model.codec import (
 from holdfast.model.metadata import check_metadata
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
+from holdfast.policy.admission import check_cost
 from holdfast.task import operations
 from holdfast.task.annotations import payload_type
+from holdfast.task.declared_limits import Cost, check_cost_rule
 from holdfast.task.fakes import active_fakes, fake_function
 from holdfast.task.functions import (
     STEP_OPTIONS,
@@ -51,7 +53,7 @@ from holdfast.task.functions import (
     shown,
 )
 from holdfast.task.graph_compiler import compile_graph, graph_digest, result_name
-from holdfast.task.options import Options, check_retry, positive_micros
+from holdfast.task.options import Options, check_limits, check_retry, positive_micros
 from holdfast.task.task import Request, Task
 
 MAX_MAP_ITEMS = 100_000
@@ -67,6 +69,8 @@ class StepSettings(msgspec.Struct):
     timeout: int | None = None
     undo: Callable[[Any], Any] | None = None
     raises: tuple[type[Exception], ...] = ()
+    limits: tuple[str, ...] | None = None
+    cost: Cost | None = None
 
 
 NO_SETTINGS = StepSettings()
@@ -133,13 +137,20 @@ def step_settings(
     timeout: Duration | None = None,
     undo: Callable[[Any], object] | None = None,
     raises: type[Exception] | tuple[type[Exception], ...] = (),
+    limits: Iterable[str] | None = None,
+    cost: Cost | None = None,
 ) -> StepSettings:
+    named = None if limits is None else check_limits(limits, "ctx.options: limits")
+    if cost is not None and not named:
+        raise ConfigError("ctx.options: cost= is given without limits=")
     return StepSettings(
         name=None if name is None else given_name(name),
         retry=None if retry is None else check_retry(retry, "the retry of a step"),
         timeout=None if timeout is None else positive_micros(timeout, "the timeout of a step"),
         undo=None if undo is None else plain_function("step: undo", undo),
         raises=_exceptions(raises),
+        limits=named,
+        cost=None if cost is None else check_cost_rule(cost, "ctx.options: cost"),
     )
 
 
@@ -178,8 +189,9 @@ def step_with(
     if args or kwargs:
         base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Step(
-        name, base, fn, info, args, kwargs, settings.retry, settings.timeout, settings.undo, settings.raises
-    )
+        name, base, fn, info, args, kwargs, settings.retry, settings.timeout, settings.undo, settings.raises,
+        settings.limits, settings.cost,
+    )  # fmt: skip
     if active_fakes and operation.undo is not None:
         own = getattr(operation.undo, "__name__", None)
         names = (f"undo {name}",) if own is None else (own, f"undo {name}")
@@ -321,6 +333,11 @@ def progress(done: float, total: float | None, note: str | None) -> operations.P
 
 def annotate(values: Mapping[str, Any]) -> operations.Annotate:
     return operations.Annotate(check_metadata(values, "the values of ctx.annotate"))
+
+
+def adjust(limit: str, used: float) -> operations.Adjust:
+    name = check_name(limit, "the limit of ctx.adjust")
+    return operations.Adjust(name, check_cost(used, f"ctx.adjust: what was used of limit {name}"))
 
 
 def write(chunk: Any) -> operations.Write:

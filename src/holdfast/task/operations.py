@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.model.codec import digest_base
 from holdfast.model.retry import Retry
+from holdfast.task.declared_limits import Cost
 from holdfast.task.functions import FunctionInfo
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.task import Request, Task
@@ -38,6 +39,8 @@ class Step(FunctionCall):
     timeout: int | None = None
     undo: Callable[[Any], Any] | None = None
     raises: tuple[type[Exception], ...] = ()
+    limits: tuple[str, ...] | None = None
+    cost: Cost | None = None
 
 
 class Transaction(FunctionCall):
@@ -187,6 +190,17 @@ class Annotate(msgspec.Struct):
     base: str = "$annotate"
 
 
+class Adjust(msgspec.Struct):
+    """The actual cost of a start that an estimate of a limit was taken for."""
+
+    limit: str
+    used: int
+
+    @property
+    def base(self) -> str:
+        return f"$adjust:{self.limit}"
+
+
 class Restart(msgspec.Struct):
     """A restart of the run without its checkpoints. `args` is the JSON text of the new arguments."""
 
@@ -196,7 +210,7 @@ class Restart(msgspec.Struct):
 
 Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | ProgressReport | Write | Annotate | Restart
+    | ProgressReport | Write | Annotate | Adjust | Restart
 )  # fmt: skip
 
 

@@ -320,6 +320,11 @@ def positive_micros(value: Any, what: str) -> int:
     return micros
 
 
+def check_limits(limits: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return the names of limits, if they are valid."""
+    return _names(limits, what)
+
+
 def _names(value: Any, what: str) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ConfigError(f"{what} must be a list or tuple of names, not {type(value).__name__}")

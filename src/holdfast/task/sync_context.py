@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 from uuid import UUID
@@ -108,9 +108,13 @@ class SyncContext:
         timeout: Duration | None = None,
         undo: Callable[[Any], object] | None = None,
         raises: type[Exception] | tuple[type[Exception], ...] = (),
+        limits: Sequence[str] | None = None,
+        cost: str | float | Callable[..., float] | None = None,
     ) -> _SyncStepOptions:
         """Return an object whose `step` passes every argument, keyword arguments included, to the function."""
-        settings = operation_factory.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
+        settings = operation_factory.step_settings(
+            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost
+        )
         return _SyncStepOptions(self._executor, settings)
 
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -221,6 +225,10 @@ class SyncContext:
     def annotate(self, /, **values: Any) -> None:
         """Set metadata of this run, to find it by, as in `Context.annotate`. Other names keep their values."""
         self._executor.perform(operation_factory.annotate(values))
+
+    def adjust(self, limit: str, used: float) -> None:
+        """Correct the cost of the last step, or else of the run, that has started with this limit."""
+        self._executor.perform(operation_factory.adjust(limit, used))
 
     def write(self, chunk: Any) -> None:
         """Write a chunk to the run's stream, which `run.stream()` reads."""

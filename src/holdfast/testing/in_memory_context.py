@@ -62,8 +62,13 @@ class InMemoryRun:
 class InMemoryRunFactory:
     """Creates runs of requests, to be called directly. Implements `ClientServices`."""
 
+    has_limits = False
+
     def __init__(self) -> None:
         self.requests: dict[str, Request[Any]] = {}
+
+    def step_permits(self, step: Step) -> str | None:  # noqa: ARG002
+        return None
 
     def new_run(self, request: Request[Any], *, pack: bool = True) -> NewRun:  # noqa: ARG002
         run = NewRun(str(new_id()), request.declaration.queue, request.task, request.args, 0)

@@ -432,6 +432,8 @@ class AsyncExecutor(Executor):
             self.plans.skip_number(n)
             self._add_open_wait(opened, result.due_in)
         elif isinstance(result, WaitOutcome):
+            if opened.wait.kind == "limit":
+                self.plans.skip_number(n)  # the permits are taken, which isn't recorded
             end = None if opened.child is None else self._child_ends.pop(opened.child, None)
             self._deliver_outcome(n, opened, result, None if end is None else [end])
         elif isinstance(result, Exception):
@@ -463,6 +465,10 @@ class AsyncExecutor(Executor):
         if opened is None or self._closed:
             return
         self._resumes += 1
+        if opened.wait.kind == "limit":  # there may be room: the step tries again
+            opened.wait.token = self.plans.run_token
+            self._register_wait(opened)
+            return
         n = self.plans.next_number()
         self._delivery.expect(n)
         recorded = encode_outcome(opened.wait.kind, outcome)

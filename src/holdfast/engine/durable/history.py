@@ -72,7 +72,8 @@ class RecordedHistory:
 
     __slots__ = (
         "_consumed_to", "_loaded_waits", "_new_keys", "_occurrences", "_seen_to", "_undo_counts", "last_number",
-        "numbers", "open_waits", "replayed_to", "resolved_waits", "run_token", "unconsumed", "undone", "withdrawn",
+        "numbers", "open_waits", "permits", "replayed_to", "resolved_waits", "run_token", "unconsumed", "undone",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
@@ -88,6 +89,8 @@ class RecordedHistory:
         """Outcomes of waits that were resolved while the run was suspended. They still have to be recorded."""
         self.numbers: Sequence[int] = ()
         """The numbers of all recorded outcomes, in order."""
+        self.permits: dict[str, str] = {}
+        """What steps took of weighted limits, by the key of the record."""
         self._undo_counts: dict[str, int] = {}
         self._occurrences: dict[str, int] = {}
         self._new_keys: dict[str, None] = {}  # In the order of the code.
@@ -106,6 +109,8 @@ class RecordedHistory:
         self._seen_to = max((checkpoint.n for checkpoint in self.unconsumed.values()), default=0)
         for wait in loaded.waits:
             self.withdrawn.discard(wait.key)  # The code waits for it again since it withdrew the wait.
+            if wait.key.startswith("$limit:"):
+                continue  # The step asks for its permits again, whether there may be room or not.
             if wait.outcome is None:
                 self.open_waits[wait.key] = wait
             else:
@@ -117,6 +122,8 @@ class RecordedHistory:
         if checkpoint.kind == "undone":
             self.undone.add(int(checkpoint.value or 0))
             self._undo_counts[key] = self._undo_counts.get(key, 0) + 1
+        elif checkpoint.kind == "permit":
+            self.permits[key] = checkpoint.value or "[]"
         elif checkpoint.kind == "withdrawn":  # An earlier outcome of the wait no longer counts: it was returned.
             self.withdrawn.add(key)
             self.unconsumed.pop(key, None)

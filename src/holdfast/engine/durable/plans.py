@@ -30,6 +30,7 @@ from holdfast.engine.durable.history import (
     step_failure,
     unexpected_payload,
 )
+from holdfast.engine.durable.step_limits import StepLimits
 from holdfast.engine.services import ChildReader, ClientServices
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, TooLarge, WaitTimeout
 from holdfast.model.clock import to_datetime
@@ -140,8 +141,9 @@ class OperationPlans:
 
     __slots__ = (
         "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
-        "_is_replaying", "_joined_outcomes", "_reader", "_reloads_spawned", "_spawned", "_step_record", "_timeouts",
-        "_unused_numbers", "around_step", "claim", "compensations", "has_undos", "has_waited", "history", "next_number",
+        "_is_replaying", "_joined_outcomes", "_limits", "_reader", "_reloads_spawned", "_spawned", "_step_record",
+        "_timeouts", "_unused_numbers", "around_step", "claim", "compensations", "has_undos", "has_waited", "history",
+        "holds_permits", "next_number",
         "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
@@ -162,6 +164,8 @@ class OperationPlans:
         self.has_undos = bool(claim.undos)
         self.has_waited = bool(history.open_waits or history.resolved_waits)
         """Whether the run has waited for something in this attempt, or was waiting when it was claimed."""
+        self.holds_permits = False
+        """Whether steps of this attempt have taken permits."""
         self.compensations: list[Compensation] = []
         self.steps_without_undo: list[tuple[int, str]] = []
         """Numbers and keys of steps that were recorded with an undo and have none in the code now."""
@@ -183,6 +187,7 @@ class OperationPlans:
         self._held_progress: str | None = None
         self._first_new_number = history.last_number + 1
         self._unused_numbers: set[int] = set()
+        self._limits: StepLimits | None = None
         self._failures: dict[int, Reference] = {}
         self._timeouts: dict[int, Reference] = {}
 
@@ -200,10 +205,11 @@ class OperationPlans:
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
         current = current_scope.get()
-        if current is not None and current.step is not None and not isinstance(operation, op.Write | op.ProgressReport):
+        inside = op.Write | op.ProgressReport | op.Adjust
+        if current is not None and current.step is not None and not isinstance(operation, inside):
             raise TaskError(
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
-                "body of the durable function (only write and progress work inside a step)"
+                "body of the durable function (only write, progress and adjust work inside a step)"
             )
         return _PLANS[type(operation)](self, executor, operation)
 
@@ -242,6 +248,8 @@ class OperationPlans:
         recorded = history.consume(key) if history.unconsumed else None
         if recorded is not None:
             await executor.replay(recorded)
+            if operation.limits is not None:
+                self.limits.replayed(key)
             if recorded.kind == "failed":
                 failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
                 self._raise(recorded.n, failure)
@@ -251,10 +259,12 @@ class OperationPlans:
         if operation.undo is not None and not self.has_undos:
             await executor.write(commands.MarkUndosCommand(self.run_token))
             self.has_undos = True
+        is_limited = operation.limits is not None and await self.limits.acquire(executor, operation, key)
         if self.around_step is not None:
             operation = self.around_step(operation)
         result: StepResult = await executor.run_step(operation, key)
-        await executor.write(self.step_record(key, result, operation.undo is not None))
+        record = self.step_record(key, result, operation.undo is not None)
+        await (self.limits.record(executor, key, record) if is_limited else executor.write(record))
         self._is_replaying = False
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
@@ -262,6 +272,24 @@ class OperationPlans:
         if operation.undo is None:
             return operation.function_info.decode(result.text or "null")
         return self._step_value(operation, result.n, key, result.text, 1)
+
+    @property
+    def client(self) -> ClientServices:
+        return self._client
+
+    @property
+    def limits(self) -> StepLimits:
+        """The permits of steps, for functions that use any."""
+        if self._limits is None:
+            self._limits = StepLimits(self)
+        return self._limits
+
+    def stop_replaying(self) -> None:
+        """Note that an operation has completed that wasn't recorded."""
+        self._is_replaying = False
+
+    def adjust(self, executor: PlanExecutor, operation: op.Adjust) -> Plan:
+        return self.limits.adjust(executor, operation)
 
     def _step_value(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """Return the result of a step to its caller, and register its compensation."""
@@ -655,5 +683,6 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.ProgressReport: OperationPlans.progress,
     op.Write: OperationPlans.write,
     op.Annotate: OperationPlans.annotate,
+    op.Adjust: OperationPlans.adjust,
     op.Restart: OperationPlans.restart,
 }

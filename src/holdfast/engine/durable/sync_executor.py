@@ -193,6 +193,8 @@ class SyncExecutor(Executor):
 
     async def wait(self, wait: WaitCommand, read: Read | None = None, child: str | None = None) -> WaitResult:  # noqa: ARG002
         self._await_writes_ahead()
+        if wait.kind == "limit":
+            return self._wait_for_permits(wait)
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
             wait.n = self.plans.next_number()
@@ -212,6 +214,18 @@ class SyncExecutor(Executor):
         kind, value = encode_outcome(wait.kind, outcome)
         self._submit(NewCheckpoint(*self.plans.run_token, n, wait.key, kind, value, waited=True))
         return WaitResult(n, outcome, self._read(read))
+
+    def _wait_for_permits(self, wait: WaitCommand) -> WaitResult:
+        """Take permits for a step; if there are none, try again when there may be room."""
+        while True:
+            wait.n = self.plans.next_number()
+            self.plans.skip_number(wait.n)
+            result = self._result_of(self._submit(wait))
+            if isinstance(result, WaitOutcome):
+                return WaitResult(wait.n, result)
+            if self._wait_in_memory(wait.key, wait.kind, None) is None:
+                self.current.waits_for = [wait.key]
+                self._stop("suspend")
 
     def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
         """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""

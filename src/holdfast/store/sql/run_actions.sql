@@ -107,7 +107,7 @@ select cast(:fork as {uuid}), m.name, m.value from {schema}metadata m where m.ru
 
 -- name: list_steps_to_fork
 -- List the checkpoints of a run since its last restart; with values only where a fork needs them.
-select c.n, c.key, c.kind, case when c.kind in ('undone', 'join') then c.value end, c.undo, c.took, c.at, c.generation
+select c.n, c.key, c.kind, case when c.kind in ('undone', 'join', 'permit') then c.value end, c.undo, c.took, c.at, c.generation
 from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
 where r.id = cast(:id as {uuid}) order by c.n
 
