@@ -31,6 +31,7 @@ HoldfastError
 ├── RunFinished                   the run has finished; the operation needs an unfinished one
 ├── RunStarted                    the run has started
 ├── RunFailed                     the awaited run failed
+│   └── GateRejected              a gate that a durable function opened was rejected
 ├── RunCancelled                  the awaited run was cancelled
 ├── StepFailed                    a step failed permanently
 ├── ResultTimeout                 the run didn't finish in time (also TimeoutError)
@@ -222,6 +223,18 @@ class RunFailed(HoldfastError):
         self.run_id = run_id
         self.error = error
         self.child = child
+
+
+class GateRejected(RunFailed):
+    """A gate that a durable function opened with `ctx.gate` was rejected. `gate` is its name.
+
+    The decision is final, so an uncaught `GateRejected` fails the run without a retry.
+    """
+
+    def __init__(self, run_id: UUID, error: ErrorInfo, gate: str) -> None:
+        super().__init__(run_id, error, child=gate)
+        self.args = (f"gate {gate} was rejected: {error.message}",)
+        self.gate = gate
 
 
 class RunCancelled(HoldfastError):

@@ -7,7 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Context, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout, idempotency_key
+from holdfast import (
+    Context,
+    GateRejected,
+    Graph,
+    Holdfast,
+    Retry,
+    RunFailed,
+    StepFailed,
+    SyncContext,
+    WaitTimeout,
+    idempotency_key,
+)
 from holdfast.errors import TaskError
 from holdfast.testing import Restarted, context, fake, sync_context
 
@@ -241,3 +252,22 @@ async def test_children_and_remote_tasks_are_faked_in_direct_calls():
 def test_a_durable_function_without_a_context_says_where_to_get_one():
     with pytest.raises(TaskError, match=r"holdfast\.testing\.context\(\)"):
         child(1)
+
+
+async def decided(ctx: Context) -> str:
+    try:
+        return str(await ctx.gate("approve", type=bool, timeout=60))
+    except GateRejected as rejected:
+        return str(rejected)
+    except WaitTimeout as timeout:
+        return str(timeout)
+
+
+async def test_gates_are_decided_by_the_test():
+    assert await decided(context(gates={"approve": True})) == "True"
+    assert await decided(context(gates={"approve": ValueError("no")})) == "gate approve was rejected: no"
+    ctx = context(now=NEW_YEAR)
+    assert await decided(ctx) == "gate approve was not completed in time"
+    assert ctx.time == NEW_YEAR + timedelta(seconds=60)
+    with pytest.raises(TaskError, match=r"gate 'approve' is never completed: .*gates="):
+        await context().gate("approve")

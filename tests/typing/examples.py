@@ -66,6 +66,8 @@ async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
     await ctx.transaction(insert, "no order")  # type: ignore[arg-type]
 
     assert_type(await ctx.wait_for("paid"), Any)
+    assert_type(await ctx.gate("approve"), Any)
+    assert_type(await ctx.gate("approve", type=Receipt, payload={"amount": 50}, timeout=60), Receipt)
     assert_type(await ctx.wait_for("paid", 60, type=Receipt), Receipt)
     assert_type(await ctx.wait_for("paid", type=int | None), int | None)
     assert_type(await ctx.receive("note", type=list[str]), list[str])
@@ -101,6 +103,7 @@ def stroll(ctx: SyncContext, days: int) -> str:
 
     assert_type(ctx.transaction(insert, Order()), int)
     assert_type(ctx.wait_for("paid", type=Receipt), Receipt)
+    assert_type(ctx.gate("approve", type=Receipt), Receipt)
     assert_type(ctx.receive("note"), Any)
     assert_type(ctx.emit("paid"), bool)
     assert_type(ctx.join(ctx.spawn(count, "a")), int)

@@ -37,7 +37,7 @@ INSTEAD_OF_SUBMIT = "use `await ctx.submit(graph)` for a child, or call it insid
 
 
 class Gate:
-    """A gate of a submitted graph, from `run.gate(name)`: complete it or fail it from outside.
+    """A gate of a graph or a durable function, from `run.gate(name)`: complete it or fail it from outside.
 
     Example:
         ```python
@@ -240,6 +240,11 @@ class GraphClient:
 
     def gate(self, id: UUID, name: str) -> Gate:
         return Gate(id, check_name(name, "the name of a gate"), self)
+
+    def gates(self, id: UUID) -> list[Gate]:
+        self._reader.row(id)
+        rows = self._store.queries.gates(str(id))
+        return [Gate(UUID(str(row.graph)), row.node, self) for row in rows if row.state == "waiting"]
 
     def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
         refuse_in_body("complete", "call it inside a step")

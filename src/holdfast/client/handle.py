@@ -324,8 +324,17 @@ class Run(Generic[R_co]):
         return await run_in_thread(self._client.graphs.nodes, self.id)
 
     def gate(self, name: str) -> Gate:
-        """Return a gate of a graph, to complete or fail it."""
+        """Return a gate of a graph or a durable function, to complete or fail it."""
         return self._client.graphs.gate(self.id, name)
+
+    def gates(self) -> list[Gate]:
+        """Return the open gates of a graph or a durable function, the oldest first, including those of its graphs."""
+        reject_in_event_loop("gates")
+        return self._client.graphs.gates(self.id)
+
+    async def agates(self) -> list[Gate]:
+        """Return the open gates. The awaitable form of `gates`."""
+        return await run_in_thread(self._client.graphs.gates, self.id)
 
     def append(self, graph: Graph, *, key: str) -> None:
         """Add nodes to an unfinished graph.

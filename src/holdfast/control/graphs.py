@@ -149,12 +149,20 @@ class GraphControl:
         ]
 
     def gates(self, id: UUID) -> list[GateInfo]:
-        """List the gates of a graph and its nested graphs; GraphError if the run isn't a graph."""
-        self._reader.graph_row(id)
-        return [gate_info(row) for row in self._store.queries.gates(str(id))]
+        """List the gates of a graph and its nested graphs, or those that a durable function and its graphs opened.
+
+        GraphError if the run is neither a graph nor has gates.
+        """
+        rows = self._store.queries.gates(str(id))
+        if not rows:
+            self._reader.graph_row(id)
+        return [gate_info(row) for row in rows]
 
     def node(self, id: UUID, name: str) -> UUID:
-        """Return the run id of a node."""
+        """Return the run id of a node, or of the last gate of this name that a durable function opened."""
+        opened = self._store.graphs.function_gate(str(id), check_name(name, "the name of a gate"))
+        if opened is not None:
+            return UUID(opened)
         self._reader.graph_row(id)
         found = self._store.queries.node_id(str(id), check_name(name, "the name of a node"))
         if found is None:

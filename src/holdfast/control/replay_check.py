@@ -55,7 +55,7 @@ _SEVERITY_OF: dict[DifferenceKind, Severity] = {
 }  # fmt: skip
 """All others are `blocked`."""
 
-_EFFECTS = ("$spawn:", "$map:", "$submit:", "$enqueue:", "$emit:")
+_EFFECTS = ("$spawn:", "$map:", "$submit:", "$gate:", "$enqueue:", "$emit:")
 """Operations besides steps that have an effect outside the run."""
 _WOKEN_BY_OTHERS = ("$event:", "$message:")
 """Waits that only someone else ends: if the code no longer knows them, the run stays where it is."""

@@ -239,6 +239,8 @@ class SkippingPlans(OperationPlans):
         match operation:
             case op.Undo() | op.Sleep() | op.Write():
                 return None
+            case op.FunctionGate():
+                return UnknownValue(f"gate {operation.plan.graph.name}")
             case op.Spawn() | op.Enqueue() | op.Submit():
                 task = operation.plan.graph.name if isinstance(operation, op.Submit) else operation.request.task
                 run = ChildHandle(uuid4(), task)

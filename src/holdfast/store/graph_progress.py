@@ -15,7 +15,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.errors import ErrorInfo, PayloadAltered, PayloadError
 from holdfast.model.codec import UnreadableText, decode
-from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.failure import error_from_json, error_to_json, truncate_end
 from holdfast.model.payloads import STORED_IN_CLEAR, PayloadContext, Payloads, template_context
 from holdfast.policy.graph_rules import (
     FailNode,
@@ -41,8 +41,10 @@ from holdfast.store.module import (
 from holdfast.store.run_tree import EndedRun
 
 MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS
-CORRUPT_PLAN = "corrupt"
 """Edges are small, so a statement takes more of them than of other rows."""
+MAX_CAUSE_BYTES = 2000
+"""How much of the message of a failed node the error of its graph repeats."""
+CORRUPT_PLAN = "corrupt"
 
 
 class DecidableNode(NamedTuple):
@@ -389,9 +391,14 @@ def _end_graph(tx: Tx, graph: str) -> EndedRun:
         rows = json_rows([{"graph": graph, "node": first, "wanted": 0}])
         ((_, _, _, state, _, text, *_),) = tx.execute("read_node_ends", rows=rows)
         what = "was cancelled" if state == "cancelled" else "failed"
-        why = f": {error_from_json(text)}" if text and state == "failed" else ""
+        cause = error_from_json(text) if text and state == "failed" else None
+        why = "" if cause is None else f": {cause}"
         others = f" (and {count - 1:,} more)" if count > 1 else ""
-        error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
+        data = {"node": first}
+        if cause is not None:
+            message = truncate_end(cause.message, MAX_CAUSE_BYTES)
+            data |= {"code": cause.code, "type": cause.type, "message": message}
+        error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}", data=data))
     ((parent, spawn_key, map_index, node, options),) = tx.execute("read_graph_parent", id=graph)
     end_without_attempt(tx, [EndWithoutAttempt(graph, None, None, "failed" if count else "done", error=error)])
     parent = None if parent is None else str(parent)

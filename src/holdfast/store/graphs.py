@@ -163,7 +163,7 @@ class GraphStore(StoreModule):
         tries = count()
 
         def work(tx: Tx) -> bool:
-            found = _find_nodes(tx, id, [name]).get(name)
+            found = _find_nodes(tx, id, [name]).get(name) or _find_function_gate(tx, id, name)
             if found is None or found.kind != "gate":
                 raise _no_gate(tx, id, name, found)
             gate = lock_with_parents(tx, [found.id])[found.id]
@@ -172,6 +172,11 @@ class GraphStore(StoreModule):
             return was_this_call
 
         return self._transaction("client", work)
+
+    def function_gate(self, run: str, name: str) -> str | None:
+        """Return the gate of this name that a durable function opened: an open one, or the last one."""
+        found = _find_function_gate(self._autocommit("read"), run, name)
+        return None if found is None else found.id
 
     def outputs(self, id: str, node: str | None, limit: int) -> list[GraphOutputRow]:
         """Return the finished nodes of a graph, or one of them, with the sizes of their results."""
@@ -272,6 +277,11 @@ def _find_nodes(tx: Tx, graph: str, names: Sequence[str]) -> dict[str, NodeState
         return {}
     rows = tx.execute("find_nodes", graph=graph, rows=json_rows({"node": name} for name in names))
     return {name: NodeState(str(id), *rest) for name, id, *rest in rows}
+
+
+def _find_function_gate(tx: Tx, run: str, name: str) -> NodeState | None:
+    rows = tx.execute("find_function_gate", run=run, label=f":$gate:{name}#")
+    return NodeState(str(rows[0][0]), *rows[0][1:]) if rows else None
 
 
 def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:
@@ -394,6 +404,10 @@ def _no_gate(tx: Tx, id: str, name: str, found: NodeState | None) -> GraphError:
     """Explain why there is no gate of that name to conclude."""
     if found is not None:
         return GraphError(f"node {name!r} of run {id} is not a gate")
+    if tx.execute("is_function", id=id):
+        return GraphError(
+            f"run {id} is not a graph and has opened no gate {name!r}: a durable function opens one with ctx.gate"
+        )
     if _lock_graph(tx, id).state == "blocked":
         return GraphError(f"graph run {id} hasn't started yet: it has no gates until it starts")
     gates = [(node, str(graph)) for _, graph, node, *_ in tx.execute("list_gates", graph=id)]

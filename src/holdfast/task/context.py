@@ -242,6 +242,31 @@ class Context:
         """
         return self._executor.perform(operation_factory.receive(self._executor.task, topic, timeout, type))
 
+    @overload
+    def gate(
+        self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: TypeForm[T]
+    ) -> Coro[T]: ...
+    @overload
+    def gate(
+        self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: None = None
+    ) -> Coro[Any]: ...
+    def gate(self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: Any = None) -> Any:
+        """Wait until a person or another system decides, with `run.gate(name).complete(output)`, and return the output.
+
+        The gate is a child run: the dashboard and `holdfast gates` list it while it is open.
+
+        Args:
+            name: The gate's name.
+            payload: What the decision is about, shown to the person who decides.
+            timeout: How long to wait. None waits forever.
+            type: The type of the output. An output of another type is refused, and the dashboard shows a form for it.
+
+        Raises:
+            GateRejected: `run.gate(name).fail(reason)` was called.
+            WaitTimeout: Nobody decided in time.
+        """
+        return self._executor.perform(operation_factory.gate(name, payload, timeout, type))
+
     def emit(self, event: str, payload: Any = None) -> Coro[bool]:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))

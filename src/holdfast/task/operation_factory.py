@@ -52,6 +52,7 @@ from holdfast.task.functions import (
     refuse_async,
     shown,
 )
+from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import compile_graph, graph_digest, result_name
 from holdfast.task.options import Options, check_limits, check_retry, positive_micros
 from holdfast.task.task import Request, Task
@@ -276,6 +277,13 @@ def submit(graph: Any, result: Any) -> operations.Submit:
     digest = graph_digest(plan, named)
     short = digest.shortened(LENGTH) if isinstance(digest, MaskedDigest) else digest[:LENGTH]
     return operations.Submit(plan, named, short)
+
+
+def gate(name: str, payload: Any, timeout: Duration | None, type: Any) -> operations.FunctionGate:
+    """Create the gate of `ctx.gate`."""
+    graph = Graph(check_name(name, "the name of ctx.gate"))
+    graph.gate(name, timeout=timeout, payload=payload, type=type)
+    return operations.FunctionGate(compile_graph(graph), name, "", payload_type(type, "ctx.gate: type="))
 
 
 def enqueue(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Enqueue:

@@ -126,6 +126,16 @@ class Submit(msgspec.Struct):
         return None if request is None else request.task
 
 
+class FunctionGate(Submit):
+    """A gate of a durable function: a child graph that consists of it. Identified by its name."""
+
+    type: Any = None
+
+    @property
+    def base(self) -> str:
+        return f"$gate:{self.plan.graph.name}"
+
+
 class Join(msgspec.Struct):
     """A wait for a child's result."""
 

@@ -155,6 +155,14 @@ class SyncContext:
         """Wait for the next message that `run.send(topic)` sends to this run, and return its payload."""
         return self._executor.perform(operation_factory.receive(self._executor.task, topic, timeout, type))
 
+    @overload
+    def gate(self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: TypeForm[T]) -> T: ...
+    @overload
+    def gate(self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: None = None) -> Any: ...
+    def gate(self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: Any = None) -> Any:
+        """Wait until a person or another system decides, and return the output of the decision."""
+        return self._executor.perform(operation_factory.gate(name, payload, timeout, type))
+
     def emit(self, event: str, payload: Any = None) -> bool:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))

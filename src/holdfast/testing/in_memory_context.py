@@ -19,7 +19,7 @@ from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, Wait
 from holdfast.engine.durable.step_retry import FailedTry, StepRetries
 from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.sync_executor import complete
-from holdfast.errors import TaskError
+from holdfast.errors import ErrorInfo, TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
@@ -27,10 +27,13 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
+from holdfast.store.rows import NewGraph
 from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.fakes import fake_task
 from holdfast.task.functions import is_async
+from holdfast.task.graph import NodeSpec
+from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.registry import remote_task
 from holdfast.task.scope import Scope, current_scope
@@ -66,6 +69,7 @@ class InMemoryRunFactory:
 
     def __init__(self) -> None:
         self.requests: dict[str, Request[Any]] = {}
+        self.gates: dict[str, NodeSpec] = {}
 
     def step_permits(self, step: Step) -> str | None:  # noqa: ARG002
         return None
@@ -78,8 +82,13 @@ class InMemoryRunFactory:
     def new_child(self, request: Request[Any], tenant: str | None) -> NewRun:  # noqa: ARG002
         return self.new_run(request)
 
-    def new_child_graph(self, plan: Any, result: str | None, tenant: str | None) -> NoReturn:  # noqa: ARG002
-        raise TaskError("ctx.submit needs a store: use the kit to test functions that submit graphs")
+    def new_child_graph(self, plan: CompiledGraph, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
+        first = plan.nodes[0].spec
+        if len(plan.nodes) > 1 or first.gate is None:
+            raise TaskError("ctx.submit needs a store: use the kit to test functions that submit graphs")
+        run = NewRun(str(new_id()), "", plan.graph.name, "{}", 0)
+        self.gates[run.id] = first
+        return run, NewGraph([])
 
     def pack(self, text: str, context: PayloadContext, what: str) -> str:
         return PLAIN_PAYLOADS.pack(text, context, what)
@@ -121,7 +130,14 @@ class Restarted(BaseException):
 class SharedState:
     """The state that a direct call shares with its children: time, events and recorded effects."""
 
-    def __init__(self, now: datetime | None, events: Mapping[str, Any] | None, connection: object) -> None:
+    def __init__(
+        self,
+        now: datetime | None,
+        events: Mapping[str, Any] | None,
+        gates: Mapping[str, Any] | None,
+        connection: object,
+    ) -> None:
+        self.gates = dict(gates or {})
         self.now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
         self.events = {name: encode(payload) for name, payload in (events or {}).items()}
         self.connection = connection
@@ -235,7 +251,8 @@ class InMemoryExecutor:
                 return "true" if first else "false"
             case commands.SpawnCommand():
                 self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
-                shared.enqueued += [self._runs.requests[run.id] for run in command.children]
+                requests = self._runs.requests
+                shared.enqueued += [requests[run.id] for run in command.children if run.id in requests]
                 return command.value
             case commands.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
@@ -280,6 +297,8 @@ class InMemoryExecutor:
                 self._ends[spawn][index] = await self._run_child(child, index)
 
     async def _run_child(self, id: str, index: int) -> tuple[Any, ...]:
+        if (gate := self._runs.gates.get(id)) is not None:
+            return self._end_gate(id, gate)
         request = self._runs.requests[id]
         task: Task[..., Any] = Task(request.declaration, request.signature, cast(EnqueuerProtocol, None))
         if isinstance(request.signature, Signature):
@@ -297,6 +316,22 @@ class InMemoryExecutor:
         except Exception as error:
             return (id, index, "failed", None, error_to_json(describe_exception(error)))
         return (id, index, "done", result, None)
+
+    def _end_gate(self, id: str, node: NodeSpec) -> tuple[Any, ...]:
+        """Return how a gate ends: as the test has decided, or else with its timeout."""
+        decided, name = self.shared.gates, node.name
+        timeout = None if node.gate is None else node.gate.timeout
+        if name not in decided and timeout is None:
+            raise TaskError(f"gate {name!r} is never completed: pass its output with context(gates={{{name!r}: …}})")
+        if name in decided and not isinstance(decided[name], Exception):
+            return (id, 0, "done", encode(decided[name]), None)
+        if name in decided:
+            cause = {"code": "gate", "type": "GateFailed", "message": str(decided[name])}
+        else:
+            self.shared.now += timeout or 0
+            cause = {"code": "timeout", "type": "GateTimeout", "message": f"gate {name} was not completed in time"}
+        error = ErrorInfo("node", "GraphFailed", f"node {name} failed", data={"node": name, **cause})
+        return (id, 0, "failed", None, error_to_json(error))
 
 
 def _missing_input(wait: commands.WaitCommand) -> str:
@@ -390,6 +425,7 @@ def context(
     *,
     events: Mapping[str, Any] | None = None,
     messages: Mapping[str, Iterable[Any]] | None = None,
+    gates: Mapping[str, Any] | None = None,
     connection: object = None,
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
@@ -402,6 +438,7 @@ def context(
     Args:
         events: The events that have occurred, with their payloads.
         messages: The messages that were sent, in order, by topic.
+        gates: The outputs of gates by name; an exception rejects the gate.
         connection: The connection for functions of `ctx.transaction`.
         now: The initial time.
         scheduled_for: The value of `ctx.scheduled_for`.
@@ -413,16 +450,19 @@ def context(
         assert ctx.steps == ["charge", "ship"]
         ```
     """
-    return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
+    return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, gates, connection), messages, scheduled_for))
 
 
 def sync_context(
     *,
     events: Mapping[str, Any] | None = None,
     messages: Mapping[str, Iterable[Any]] | None = None,
+    gates: Mapping[str, Any] | None = None,
     connection: object = None,
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemorySyncContext:
     """Create a context in memory for a durable function that is a plain def. See `context`."""
-    return InMemorySyncContext(InMemorySyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
+    return InMemorySyncContext(
+        InMemorySyncExecutor(SharedState(now, events, gates, connection), messages, scheduled_for)
+    )

@@ -11,7 +11,18 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, StepTraceback
+from holdfast.errors import (
+    ErrorInfo,
+    Fatal,
+    GateRejected,
+    HoldfastError,
+    PayloadError,
+    RunCancelled,
+    RunFailed,
+    StepFailed,
+    StepTraceback,
+    WaitTimeout,
+)
 from holdfast.model.clock import to_micros
 from holdfast.model.codec import MaskedDigest, decode, encode
 from holdfast.model.failure import MAX_MESSAGE_BYTES, error_from_json, error_to_json, truncate_start
@@ -342,6 +353,18 @@ def child_failure(child: str, end: ChildOutcome) -> RunFailed | RunCancelled:
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)
+
+
+def gate_failure(gate: str, end: ChildOutcome) -> HoldfastError:
+    """Return the exception for a gate of a durable function that was rejected, timed out or cancelled."""
+    failure = child_failure(gate, end)
+    cause = failure.error.data if isinstance(failure, RunFailed) else None
+    if not isinstance(failure, RunFailed) or not isinstance(cause, dict) or cause.get("node") != gate:
+        return failure
+    code, message = str(cause.get("code")), str(cause.get("message"))
+    if code == "timeout":
+        return WaitTimeout(message)
+    return GateRejected(failure.run_id, ErrorInfo(code, str(cause.get("type")), message), gate)
 
 
 # Loading

@@ -26,6 +26,7 @@ from holdfast.engine.durable.history import (
     child_failure,
     child_outcome,
     encode_failure,
+    gate_failure,
     recorded_step_failure,
     step_failure,
     unexpected_payload,
@@ -477,6 +478,18 @@ class OperationPlans:
         self._graph_result_tasks[str(run.id)] = operation.result_task() or ""  # Without a task, it is plain JSON.
         return run
 
+    async def gate(self, executor: PlanExecutor, operation: op.FunctionGate) -> Any:
+        run = await self.submit(executor, operation)
+        spawn, name = self._child_keys[str(run.id)], operation.plan.graph.name
+        n, ends = await self._join_children(executor, spawn, ChildRead(self, spawn), child=str(run.id))
+        _, state, result, _ = ends[0]
+        if state != "done":
+            self._raise(n, gate_failure(name, ends[0]))
+        try:
+            return decode_value(result or "null", operation.type or Any)
+        except PayloadError as error:
+            raise unexpected_payload(f"output of gate {name!r}", error) from error
+
     async def _spawn_child(
         self, executor: PlanExecutor, base: str, task: str, create: Callable[[], tuple[NewRun, NewGraph | None]]
     ) -> Any:
@@ -676,6 +689,7 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Emit: OperationPlans.emit,
     op.Spawn: OperationPlans.spawn,
     op.Submit: OperationPlans.submit,
+    op.FunctionGate: OperationPlans.gate,
     op.Join: OperationPlans.join,
     op.Map: OperationPlans.map,
     op.Enqueue: OperationPlans.enqueue,

@@ -355,12 +355,12 @@ where e.needs = cast(:id as {uuid})
 order by n.seq limit cast(:size as bigint)
 
 -- name: list_gates
--- List the gates of a graph and of nested graphs, with their last retry, the end of their last dependency, and the
--- history entry of their last decision.
+-- List the gates of a graph and of nested graphs, or of the graphs that a durable function spawned, with their last
+-- retry, the end of their last dependency, and the history entry of their last decision.
 with recursive graphs (id) as (
     select r.id from {schema}runs r where r.id = cast(:graph as {uuid})
     union all
-    select n.id from graphs join {schema}runs n on n.parent = graphs.id and n.node is not null and n.kind = 'graph'
+    select n.id from graphs join {schema}runs n on n.parent = graphs.id and n.kind = 'graph'
 )
 select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
     (select max(h.at) from {schema}history h where h.run = g.id and h.kind = 'retried'),
@@ -376,6 +376,20 @@ left join {schema}history d on d.run = g.id and d.n = (
 )
 order by g.seq
 
+-- name: is_function
+-- Check whether a run is neither a graph nor part of one.
+select 1 from {schema}runs where id = cast(:id as {uuid}) and kind is null and node is null
+
+-- name: find_function_gate
+-- Find the gate of this label that a durable function has opened since its last restart: an open one, or the last one.
+select g.id, g.state, g.kind, g.plan, g.error, case when g.finished_at is null then 1 else 0 end
+from {schema}runs f
+join {schema}runs p on p.parent = f.id and p.kind = 'graph' and p.node is null
+    and substr(p.spawn_key, 1, length(cast(f.generation as text)) + length(cast(:label as text))) = cast(f.generation as text) || cast(:label as text)
+join {schema}runs g on g.parent = p.id and g.node is not null and g.kind = 'gate'
+where f.id = cast(:run as {uuid})
+order by case when g.finished_at is null then 0 else 1 end, p.seq desc limit 1
+
 -- name: list_edges
 -- List the edges of a graph.
 with nodes as materialized (
@@ -384,9 +398,11 @@ with nodes as materialized (
 select e.needs, e.node from {schema}edges e where e.needs {among(nodes, id)}
 
 -- name: list_open_gates
--- List open gates, the oldest first. By their lanes, because gates are few among all runs that wait.
-select g.id, g.node, g.parent, l.task, g.tenant, g.created_at, g.deadline, g.plan
+-- List open gates, the oldest first, with the name of the graph, or of the durable function that spawned it. By their
+-- lanes, because gates are few among all runs that wait.
+select g.id, g.node, g.parent, coalesce(fl.task, l.task), g.tenant, g.created_at, g.deadline, g.plan
 from {schema}lanes gl join {schema}runs g on g.lane = gl.id join {schema}runs p on p.id = g.parent join {schema}lanes l on l.id = p.lane
+left join {schema}runs f on f.id = p.parent and p.node is null left join {schema}lanes fl on fl.id = f.lane
 where gl.queue = '$graph' and g.state in ('waiting', 'blocked') and g.state = 'waiting' and g.kind = 'gate'
 and (cast(:tenant as text) is null or g.tenant = :tenant)
 order by g.seq limit cast(:size as bigint)
