@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.forked_cli import ForkedCli
 from tests.support.wait_until import wait_until
 
 TASKS = """
@@ -36,17 +35,18 @@ def project(tmp_path, database_url):
     return folder
 
 
-def run(folder, *arguments, env=None):
-    clean = {"PATH": "/usr/bin:/bin", "HOME": str(folder), **(env or {})}
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory):
+    cli = ForkedCli(tmp_path_factory.mktemp("cli"))
+    yield cli
+    cli.close()
 
 
 @pytest.mark.parametrize(
     "arguments", [("worker", "--help"), ("worker", "-h"), ("--help",), ("--version",)], ids=" ".join
 )
-def test_help_is_given_without_an_app(tmp_path, arguments):
-    shown = run(tmp_path, *arguments)
+def test_help_is_given_without_an_app(cli, tmp_path, arguments):
+    shown = cli.run(tmp_path, *arguments)
     assert (shown.returncode, shown.stderr) == (0, "")
     if arguments[0] == "worker":
         for option in ("--app", "--queues", "--concurrency", "--lease", "--grace"):
@@ -75,9 +75,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("arguments", BROKEN.values(), ids=BROKEN.keys())
-def test_invalid_usage_is_reported_in_one_line(tmp_path, arguments):
+def test_invalid_usage_is_reported_in_one_line(cli, tmp_path, arguments):
     (tmp_path / "shop.py").write_text(TASKS.format(url="sqlite:///x.db"))
-    ended = run(tmp_path, "worker", *arguments)
+    ended = cli.run(tmp_path, "worker", *arguments)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
@@ -94,18 +94,18 @@ def test_invalid_usage_is_reported_in_one_line(tmp_path, arguments):
         "mysql://x/y",
     ],
 )
-def test_a_missing_database_is_reported_in_one_line(tmp_path, url):
+def test_a_missing_database_is_reported_in_one_line(cli, tmp_path, url):
     (tmp_path / "shop.py").write_text(TASKS.format(url=url))
-    ended = run(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
+    ended = cli.run(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
 @pytest.mark.parametrize("text", ["[tool.holdfast\n", "[tool]\nholdfast = 3\n", "[tool.holdfast]\napp = 3\n", "\xff"])
-def test_an_invalid_pyproject_is_reported_in_one_line(tmp_path, text):
+def test_an_invalid_pyproject_is_reported_in_one_line(cli, tmp_path, text):
     (tmp_path / "pyproject.toml").write_bytes(text.encode("latin-1"))
-    ended = run(tmp_path, "worker")
+    ended = cli.run(tmp_path, "worker")
     assert ended.returncode == 2, ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 

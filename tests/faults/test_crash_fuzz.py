@@ -167,9 +167,14 @@ def slow(request):
     ],
 )
 def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, processes, tmp_path, slow, capsys, task, mode):
-    """Kill at each commit with --slow, else at every ninth; always at each kind of commit."""
+    """Kill at each commit with --slow, else at every ninth.
+
+    Also at each kind of commit; by default before it on SQLite, and after it on PostgreSQL.
+    """
     first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 9)
     wanted = PLACES[task] if slow or task == "everything" else PLACES[task] - PLACES["everything"]
+    if not slow and task == "everything" and (mode == "before") != urls[0].startswith("sqlite"):
+        wanted = set()
     points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=wanted)
     kills = sum(check_point(task, facts) for facts in points)
     counted = [facts for facts in points if "-p0" in facts["mark"]]
