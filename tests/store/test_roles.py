@@ -449,3 +449,20 @@ def test_names_of_roles_are_valid_and_differ():
     for tenant in ("", "a\0b", "$holdfast$"):
         with pytest.raises(ConfigError, match="tenant"):
             database_roles("holdfast", None, [tenant])
+
+
+def test_the_enqueue_function_needs_no_more_than_the_role_of_enqueuers(users):
+    call = "select holdfast.enqueue('shop.sql', '[1]', key => 'k1', unique_name => 'u1', metadata => '{\"a\": 1}')"
+    for what in ("enqueue", "work", "operate"):
+        with users.connect(what) as connection:
+            assert connection.execute(call).fetchone()[0] is not None
+    with users.connect("read") as connection, pytest.raises(pg.InsufficientPrivilege):
+        connection.execute(call)
+
+
+@pytest.mark.parametrize("shared", [15], indirect=True)
+def test_a_tenant_enqueues_from_sql_only_for_itself(shared):
+    with shared.connect("tenant acme") as connection:
+        assert connection.execute("select holdfast.enqueue('shop.sql', tenant => 'acme', key => 'k')").fetchone()[0]
+        with pytest.raises(pg.InsufficientPrivilege):
+            connection.execute("select holdfast.enqueue('shop.sql', tenant => 'globex')")

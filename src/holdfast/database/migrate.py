@@ -1,9 +1,9 @@
 """Apply numbered migrations, each once, under a lock.
 
-A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments. Migrations only
-add; what they replace is removed one release later. The table `meta` holds `schema` (the last applied migration),
-`oldest_code` (the lowest `CODE_VERSION` that may use these tables, so that two releases can run side by side) and
-`identity` (a random id of these tables).
+A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments; `-- only:
+postgres` marks one for what SQLite doesn't have. Migrations only add; what they replace is removed one release later.
+The table `meta` holds `schema` (the last applied migration), `oldest_code` (the lowest `CODE_VERSION` that may use
+these tables, so that two releases can run side by side) and `identity` (a random id of these tables).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CODE_VERSION = 4
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _TABLE = re.compile(r"^create table \{schema\}(\w+)", re.MULTILINE)
+_ONLY = re.compile(r"^-- only: *(\w+)", re.MULTILINE)
 _OLDEST = re.compile(r"^-- oldest code: *(\d+)", re.MULTILINE)
 
 
@@ -37,6 +38,11 @@ class Migration(msgspec.Struct, frozen=True):
     def oldest_code(self) -> int | None:
         found = _OLDEST.search(self.text)
         return int(found[1]) if found else None
+
+    def applies_to(self, dialect: str) -> bool:
+        """Return whether the file has statements for this database."""
+        found = _ONLY.search(self.text)
+        return found is None or found[1] == dialect
 
 
 @cache
@@ -87,7 +93,8 @@ def prepare_schema(database: Database, connection: DatabaseConnection, *, migrat
 
         pending = [migration for migration in migrations() if migration.number > version]
         for migration in pending:
-            connection.execute_script(database.dialect.fill(_without_comments(migration.text)))
+            if migration.applies_to(database.dialect.name):
+                connection.execute_script(database.dialect.fill(_without_comments(migration.text)))
             _write_meta(database, connection, "schema", migration.number)
             if migration.oldest_code is not None:
                 _write_meta(database, connection, "oldest_code", migration.oldest_code)
