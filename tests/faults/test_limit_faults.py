@@ -20,10 +20,10 @@ def start(processes, ledger, database_url):
     return lambda rate=ANY: processes.start(APPS / "limited.py", database_url, ledger.path, rate)
 
 
-def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout):
+def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout, name="alone"):
     """Run jobs of a few keys, one at a time per key; replace a killed worker each time a share has started."""
     app.limit("alone", concurrency=1, by="key")
-    task = app.task(name="alone", limits=["alone"])(alone)
+    task = app.task(name=name, limits=["alone"] if name == "alone" else [])(alone)
     task.enqueue_many([(f"k{number % keys}", number, 0.02) for number in range(jobs)])
     running = [start() for _ in range(workers)]
     chance = random.Random(jobs)
@@ -55,6 +55,15 @@ def test_a_key_never_runs_twice_at_once_although_workers_are_killed(app, start, 
 @pytest.mark.slow
 def test_a_key_never_runs_twice_at_once_with_eight_workers_and_many_kills(app, start, ledger):
     work_alone_with_kills(app, start, ledger, workers=8, jobs=2000, keys=40, kills=12, timeout=600)
+
+
+def test_a_step_never_runs_twice_at_once_although_workers_are_killed(app, start, ledger):
+    work_alone_with_kills(app, start, ledger, workers=2, jobs=24, keys=3, kills=1, timeout=120, name="stepped")
+
+
+@pytest.mark.slow
+def test_a_step_never_runs_twice_at_once_with_eight_workers_and_many_kills(app, start, ledger):
+    work_alone_with_kills(app, start, ledger, workers=8, jobs=600, keys=20, kills=10, timeout=600, name="stepped")
 
 
 def start_often(app, start, *, workers, count, period, periods, timeout):

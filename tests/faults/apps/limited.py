@@ -1,7 +1,7 @@
 """A worker process for fault tests of limits: limited.py URL LEDGER RATE [--lease S].
 
-`alone` must run at most once per key at a time. It creates a file per key, exclusively, with its process id. A file of
-a dead process may be removed; a file of a live process is a violation.
+`alone`, and the step of `stepped`, must run at most once per key at a time. It creates a file per key, exclusively,
+with its process id. A file of a dead process may be removed; a file of a live process is a violation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ options = parser.parse_args()
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from holdfast import Holdfast, Retry  # noqa: E402
+from holdfast import Context, Holdfast, Retry  # noqa: E402
 from tests.support.ledger import Ledger  # noqa: E402
 
 app = Holdfast(options.url)
@@ -64,6 +64,15 @@ async def alone(key: str, number: int, seconds: float) -> int:
     await asyncio.sleep(seconds)
     lock.unlink(missing_ok=True)
     return number
+
+
+async def hold(key: str, number: int, seconds: float) -> int:
+    return await alone.fn(key, number, seconds)
+
+
+@app.task(name="stepped", max_crashes=1000, retry=Retry(max_attempts=1))
+async def stepped(ctx: Context, key: str, number: int, seconds: float) -> int:
+    return await ctx.options(limits=["alone"]).step(hold, key, number, seconds)
 
 
 @app.task(name="often", limits=["often"])
