@@ -341,3 +341,17 @@ def test_a_limit_is_changed_on_its_page(shop, fill):
     assert submit(browser, "/limits", limit="tokens", verb="set", concurrency="few")[0] == 422
     assert submit(browser, "/limits", limit="tokens", verb="reset")[1] == "/limits?did=limit-reset"
     assert "The code declares" not in browser.get("/limits").text
+
+
+def test_workers_show_their_slots_per_queue_and_labels(shop, open_visitor):
+    assert "Labels" not in Reader(open_visitor.get("/workers").text).text
+    train = shop.app.task(name="train", requires={"gpu": "a100"})(lambda: None)
+    run = train.enqueue()
+    with shop.app.worker(queues={"mail": 20, "default": None}, labels={"region": "eu"}):
+        shown = Reader(open_visitor.get("/workers").text).text
+        page = Reader(open_visitor.get(f"/runs/{run.id}").text).text
+        (worker,) = open_visitor.get("/api/v1/workers").json["workers"]
+    assert "mail=20, default" in shown
+    assert "region=eu" in shown
+    assert "no worker has the labels that task train requires, gpu=a100" in page
+    assert (worker["queue_slots"], worker["labels"]) == ({"mail": 20}, {"region": "eu"})
