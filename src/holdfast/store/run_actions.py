@@ -155,7 +155,8 @@ class RunActions(StoreModule):
 
         def work(tx: Tx) -> None:
             run = _lock_run(tx, id)
-            _check_changeable(run, changes)
+            has_started = bool(run.fence) and not tx.execute("lock_unstarted", rows=id_rows([id]))
+            _check_changeable(run, changes, has_started)
             packed = None if changes.args is None else _fork_arguments(tx, run, id, changes.args)
             values: dict[str, Any] = changes._asdict() | {"args": packed}
             if run.state == "waiting":
@@ -268,7 +269,7 @@ def _change_aged_priority(tx: Tx, id: str, priority: int) -> bool:
     return True
 
 
-def _check_changeable(run: LockedRun, changes: RunChanges) -> None:
+def _check_changeable(run: LockedRun, changes: RunChanges, has_started: bool) -> None:
     if run.state in FINAL_STATES:
         raise RunFinished(f"run {run.id} is {run.state}: only a run that hasn't started can be changed")
     if run.kind is not None:
@@ -276,7 +277,7 @@ def _check_changeable(run: LockedRun, changes: RunChanges) -> None:
     if run.state == "blocked" and (changes.args is not None or changes.run_at is not None):
         raise GraphError(f"run {run.id} is blocked: its arguments and its time follow from what it depends on")
     only_time = (changes.priority, changes.args, changes.tags) == (None, None, None)
-    if run.fence and not (only_time and run.state in ("scheduled", "waiting")):
+    if has_started and not (only_time and run.state in ("scheduled", "waiting")):
         raise RunStarted(
             f"run {run.id} has started ({run.state}): only the time of a scheduled retry or of a sleep can be changed"
         )

@@ -38,10 +38,13 @@ update {schema}waits set due_at = cast(:due_at as bigint)
 where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and outcome is null
 
 -- name: update_run
--- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready.
+-- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready; a parked run leaves
+-- its place to others and takes its limits again.
 update {schema}runs set priority = coalesce(cast(:priority as int), priority), args = coalesce(cast(:args as text), args),
     tags = coalesce(cast(:tags as text), tags), due_at = coalesce(cast(:run_at as bigint), due_at),
-    state = case when cast(:run_at as bigint) is null then state else 'scheduled' end, records = records + 1
+    state = case when cast(:run_at as bigint) is null then state else 'scheduled' end, records = records + 1,
+    held = case when held = 'full' and cast(:run_at as bigint) is not null then null else held end,
+    parked_on = case when cast(:run_at as bigint) is null then parked_on end
 where id = cast(:id as {uuid})
 returning records, attempt
 
