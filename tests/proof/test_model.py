@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.proof.machine import StoreMachine
+from tests.proof.schedule_machine import ScheduleMachine
 from tests.support.store_harness import StoreHarness
 
 SETTINGS = settings(
@@ -16,18 +17,28 @@ SETTINGS = settings(
 
 
 @pytest.fixture
-def machine(sqlite_url, postgres_url):
-    """Return the state machine with a store on each database."""
+def harnesses(sqlite_url, postgres_url):
+    """Return a store on each database."""
     harnesses = (StoreHarness(sqlite_url), StoreHarness(postgres_url))
-    yield type("Machine", (StoreMachine,), {"harnesses": harnesses})
+    yield harnesses
     for harness in harnesses:
         harness.close()
 
 
-def test_both_stores_match_the_model(machine):
-    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=8, stateful_step_count=30))
+def run_machine(machine, harnesses, examples, steps):
+    tried = type("Machine", (machine,), {"harnesses": harnesses})
+    run_state_machine_as_test(tried, settings=settings(SETTINGS, max_examples=examples, stateful_step_count=steps))
+
+
+def test_both_stores_match_the_model(harnesses):
+    run_machine(StoreMachine, harnesses, 8, 30)
+
+
+def test_schedules_on_both_stores_match_the_model(harnesses):
+    run_machine(ScheduleMachine, harnesses, 5, 25)
 
 
 @pytest.mark.slow
-def test_both_stores_match_the_model_in_long_runs(machine):
-    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=100, stateful_step_count=50))
+@pytest.mark.parametrize("machine", [StoreMachine, ScheduleMachine])
+def test_both_stores_match_the_model_in_long_runs(harnesses, machine):
+    run_machine(machine, harnesses, 100, 50)
