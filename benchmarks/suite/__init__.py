@@ -14,6 +14,7 @@ from benchmarks.suite.limits import Limits
 from benchmarks.suite.logs import KeptLogs
 from benchmarks.suite.memory import Memory
 from benchmarks.suite.pages import Pages
+from benchmarks.suite.retention import Retention
 from benchmarks.suite.scale import Scale
 from benchmarks.suite.steps import Steps
 from benchmarks.suite.sustained import Sustained
@@ -32,6 +33,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Growth(),
     Scale(),
     Sustained(),
+    Retention(),
     Memory(),
     ManyWorkers(),
     Pages(),

@@ -47,14 +47,13 @@ class Sustained(Benchmark):
     quick_count = 500
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--minutes", type=int, help=f"duration (default: {MINUTES})")
-        parser.add_argument("--workers", type=int, default=1, help="worker processes (default: 1)")
+        add_sustained_arguments(parser)
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
         return {
             "backlog": options.count,
-            "minutes": _minutes(options),
-            "seconds per minute": _minute_s(options),
+            "minutes": minutes(options),
+            "seconds per minute": minute_seconds(options),
             "workers": options.workers,
             "concurrency": CONCURRENCY,
         }
@@ -69,7 +68,9 @@ class Sustained(Benchmark):
                 with running_workers(config.commands(db.url, scratch), scratch) as workers:
                     feeder = Feeder(db, options.count, workers)
                     feeder.wait_until(lambda: first_start_time(scratch) is not None)
-                    rates = [feeder.measure_rate(_minute_s(options), number + 1) for number in range(_minutes(options))]
+                    rates = [
+                        feeder.measure_rate(minute_seconds(options), number + 1) for number in range(minutes(options))
+                    ]
                     feeder.drain()
                 check_count("runs done", db.count_done(), feeder.enqueued)
                 check_count("completions in the history", db.count_recorded(), feeder.enqueued)
@@ -81,7 +82,7 @@ class Sustained(Benchmark):
         """Compare the last minute with the first."""
         databases = dict.fromkeys(key.database for key in keys)
         by_database = [[key for key in keys if key.database == database] for database in databases]
-        return [(minutes[-1], minutes[0]) for minutes in by_database if len(minutes) > 1]
+        return [(each[-1], each[0]) for each in by_database if len(each) > 1]
 
 
 class Feeder:
@@ -110,8 +111,11 @@ class Feeder:
         """Enqueue jobs when a third of the backlog is gone."""
         missing = self._backlog - self._count(COUNT_READY)
         if missing > self._backlog // 3:
-            self._db.enqueue(missing, NOOP)
+            self.enqueue(missing)
             self.enqueued += missing
+
+    def enqueue(self, count: int) -> None:
+        self._db.enqueue(count, NOOP)
 
     def count_done(self) -> int:
         return self.enqueued - self._count(COUNT_UNFINISHED)
@@ -132,11 +136,17 @@ class Feeder:
         return int(jobs)
 
 
-def _minutes(options: argparse.Namespace) -> int:
+def add_sustained_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of benchmarks that keep workers busy for minutes."""
+    parser.add_argument("--minutes", type=int, help=f"duration (default: {MINUTES})")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes (default: 1)")
+
+
+def minutes(options: argparse.Namespace) -> int:
     if options.minutes is not None:
         return int(options.minutes)
     return QUICK_MINUTES if options.quick else MINUTES
 
 
-def _minute_s(options: argparse.Namespace) -> float:
+def minute_seconds(options: argparse.Namespace) -> float:
     return QUICK_MINUTE_S if options.quick else MINUTE_S

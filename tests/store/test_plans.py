@@ -28,7 +28,8 @@ from tests.support.store_harness import StoreHarness, end_of
 ONLY_POSTGRES = {"add_new_runs"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
 SIZED = {
-    "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs"
+    "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs",
+    "pick_expired", "delete_descendants",
 } | {name for name in HOT if name.startswith(("newest_", "some_"))}  # fmt: skip
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
@@ -195,7 +196,7 @@ def test_claims_do_not_read_parked_runs_and_unparking_reads_only_what_it_unparks
 
 
 def test_pruning_reads_no_more_than_it_deletes_however_many_runs_expired(postgres, statistics):
-    statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("pick_expired")
+    statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("pick_expired", 500)
     nodes = list(walk(explain(statistics, statement, VALUES | {"now": 2 * VALUES["now"]}, "analyze,")))
     (expired,) = [node for node in nodes if node.get("Index Name") == "holdfast_runs_expiry"]
     assert expired["Actual Rows"] == 500

@@ -21,12 +21,12 @@ LOWEST_RUN_ID = "00000000-0000-0000-0000-000000000000"
 class Retention(StoreModule):
     """Pruning, by the housekeeping of workers and by operators."""
 
-    def prune(self) -> tuple[int, bool]:
-        """Delete a batch of expired runs; return how many, and whether there may be more."""
+    def prune(self, size: int = MAX_BATCH_ROWS) -> tuple[int, bool]:
+        """Delete a batch of at most `size` expired runs; return how many, and whether there may be more."""
 
         def work(tx: Tx) -> tuple[int, bool]:
-            picked = _sort_prunable(tx.execute("pick_expired"))
-            pruned = _delete(tx, picked)
+            picked = _sort_prunable(tx.execute("pick_expired", limit=size), size)
+            pruned = _delete(tx, picked, size)
             if picked.busy:
                 tx.execute("postpone_pruning", rows=id_rows(picked.busy))
             return pruned, picked.last is not None or bool(picked.with_tree)
@@ -144,18 +144,18 @@ class _PrunableRuns(NamedTuple):
     last: str | None
 
 
-def _sort_prunable(rows: Sequence[Row]) -> _PrunableRuns:
-    picked = _PrunableRuns([], [], [], str(rows[-1][0]) if len(rows) == MAX_BATCH_ROWS else None)
+def _sort_prunable(rows: Sequence[Row], size: int = MAX_BATCH_ROWS) -> _PrunableRuns:
+    picked = _PrunableRuns([], [], [], str(rows[-1][0]) if len(rows) == size else None)
     for id, has_tree, is_busy in rows:
         (picked.busy if is_busy else picked.with_tree if has_tree else picked.alone).append(str(id))
     return picked
 
 
-def _delete(tx: Tx, picked: _PrunableRuns) -> int:
+def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
     """Delete runs without a tree, and a batch of what is below the others: they follow once they are alone."""
     deleted = [str(id) for (id,) in tx.execute("delete_runs", rows=id_rows(picked.alone))] if picked.alone else []
     if picked.with_tree:
-        deleted += [str(id) for (id,) in tx.execute("delete_descendants", rows=id_rows(picked.with_tree))]
+        deleted += [str(id) for (id,) in tx.execute("delete_descendants", rows=id_rows(picked.with_tree), limit=size)]
     if deleted:
         rows = id_rows(deleted)
         for statement in (

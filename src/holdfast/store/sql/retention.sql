@@ -5,7 +5,7 @@
 -- the order would make the planner expect few rows and sort them all.
 with old as materialized (
     select r.id, r.session from {schema}runs r where r.expires_at is not null and r.expires_at <= {now}
-    order by r.expires_at limit 500 {lock_skip_locked}
+    order by r.expires_at limit {limit} {lock_skip_locked}
 )
 select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
     case when old.session is not null then 1 else (
@@ -21,7 +21,7 @@ returning id
 -- name: delete_descendants
 -- Delete a batch of runs below these, except those that were retried meanwhile.
 with old as materialized (
-    select d.id from {schema}runs d where d.root {among(:rows, id uuid)} limit 500
+    select d.id from {schema}runs d where d.root {among(:rows, id uuid)} limit {limit}
 )
 delete from {schema}runs where id {among(old, id)} and finished_at is not null and session is null
 returning id
