@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 from holdfast import Context, Graph
+from holdfast.database.base import DatabaseConnection
 from holdfast.database.postgres import PostgresConnection
 from holdfast.database.sqlite_connection import SqliteConnection
 from tests.support.durable import drain
@@ -29,6 +30,7 @@ def sent(monkeypatch):
             return execute(self, statement, values)
 
         monkeypatch.setattr(kind, "execute", watched)
+        monkeypatch.setattr(kind, "queue", DatabaseConnection.queue)  # which executes
 
     watch(PostgresConnection)
     watch(SqliteConnection)

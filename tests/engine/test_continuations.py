@@ -140,7 +140,7 @@ def test_a_commit_does_not_overtake_runs_that_were_ready_before(app, job):
         claim(tx)
 
     app.store.claims._transaction("commit", work)
-    assert [each.id for each in claim.claims] == [str(older.id)]
+    assert [each.id for each in claim.claims()] == [str(older.id)]
     assert not claim.is_complete, "the newer one is left to the claimer"
     assert newer.info().state == "ready"
 
@@ -156,11 +156,11 @@ def test_a_transaction_that_is_rolled_back_claims_nothing(app, job):
     def work(tx):
         tx.ready_runs = 1
         claim(tx)
+        assert [each.id for each in claim.claims()] == [str(run.id)]
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         app.store.claims._transaction("commit", work)
-    assert [each.id for each in claim.claims] == [str(run.id)]
     assert run.info().state == "ready"
 
 

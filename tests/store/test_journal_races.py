@@ -7,6 +7,7 @@ it; then the first commits.
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -53,6 +54,7 @@ class Stopped:
                 return execute(statement, values)
 
             connection.execute = executing
+            connection.queue = lambda statement, values: partial(list, executing(statement, values))
             return connection
 
         store.database.connect = connecting

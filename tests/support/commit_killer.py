@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from holdfast.database.base import DatabaseConnection
 from holdfast.database.postgres import PostgresConnection
 from holdfast.database.sqlite_connection import SqliteConnection
 from tests.support.ledger import Ledger
@@ -96,6 +97,7 @@ class CommitKiller:
             killer.after(connection)
 
         kind.execute, kind.begin, kind.commit = watched_execute, watched_begin, watched_commit
+        kind.queue = DatabaseConnection.queue  # which executes
 
     def wrote(self, connection: Any, name: str) -> None:
         """Note a statement, if it changed something."""
@@ -128,4 +130,4 @@ class CommitKiller:
 def _changed(connection: Any) -> bool:
     if isinstance(connection, SqliteConnection):
         return connection._apsw.changes() > 0
-    return bool(connection._cursor.rowcount > 0)
+    return bool(connection.changed_rows > 0)

@@ -39,6 +39,14 @@ class DatabaseConnection(ABC):
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         """Run one statement. Outside a transaction it commits on its own."""
 
+    def queue(self, statement: Statement, values: Mapping[str, Any]) -> Callable[[], list[Row]]:
+        """Run one statement of a transaction in its turn; return a function that returns its rows.
+
+        A driver may send it later, together with others: when rows are needed, or with the commit.
+        """
+        rows = self.execute(statement, values)
+        return lambda: rows
+
     @abstractmethod
     def execute_script(self, text: str) -> None:
         """Run statements that return nothing, inside the current transaction."""

@@ -18,8 +18,9 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.types.string import TextLoader
 
 from holdfast.database.base import (
@@ -51,6 +52,8 @@ STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
 LISTENER_CHECK_INTERVAL_S = 10.0
 PREPARE_AFTER = 2
+"""Executions of a statement on one connection before it is prepared."""
+MAX_PREPARED = 200
 SEARCH_PATH = "pg_catalog,pg_temp"
 """Only built-in functions and operators. A role that may create objects in another schema, such as `public`, could
 otherwise make the worker call an overloaded operator. Tables are named with their schema."""
@@ -127,18 +130,37 @@ def _idle(connection: psycopg.Connection[Any]) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
+class _Call:
+    """A statement for the server, and its result."""
+
+    __slots__ = ("name", "parameters", "result", "sql")
+
+    def __init__(self, name: str, sql: str, parameters: Sequence[bytes | None] = ()) -> None:
+        self.name = name
+        self.sql = sql
+        self.parameters = parameters
+        self.result: Any = None
+
+
 class PostgresConnection(DatabaseConnection):
-    """One psycopg connection."""
+    """One psycopg connection.
+
+    Statements go through psycopg's wrapper of libpq instead of its cursors, which take longer than the server for a
+    small statement. Several statements of a transaction share a round trip: `begin` is sent with the first one, and
+    those that were queued with the next one whose rows are needed, or with the commit (decision 26).
+    """
 
     _is_lent = False
 
     def __init__(self, conninfo: str, display_url: str, *, for_tasks: bool = False) -> None:
         """Connect. `for_tasks` keeps the user's own `search_path`, because SQL of tasks depends on it."""
         self._what = display_url
+        self._queued: list[_Call] = []
         try:
             self._psycopg = psycopg.connect(
-                conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=PREPARE_AFTER
-            )
+                conninfo, autocommit=True, cursor_factory=psycopg.RawCursor,
+                prepare_threshold=PREPARE_AFTER if for_tasks else None,
+            )  # fmt: skip
         except psycopg.Error as error:
             reason = first_line(error)
             if _REJECTION.search(reason):
@@ -165,6 +187,18 @@ class PostgresConnection(DatabaseConnection):
             self._restrict_search_path(path, schemas)
         self._cursor = self._psycopg.cursor()
         self._cursor.adapters.register_loader("uuid", TextLoader)  # on this cursor only: SQL of tasks gets UUIDs
+        self._loader = Transformer(self._cursor)
+        self._encoding = self._psycopg.info.encoding
+        self._pipelines = not (self.pooled or for_tasks) and psycopg.Pipeline.is_supported()
+        self._uses: dict[str, int] = {}  # by SQL, of statements that aren't prepared
+        self._prepared: dict[str, bytes] = {}  # the names of prepared statements, by SQL
+        self._last_name = 0
+        self._is_listening = False
+        self.changed_rows = 0
+        """How many rows the last statement has changed or returned."""
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._psycopg.fileno(), select.POLLIN)
+        self._writable.register(self._psycopg.fileno(), select.POLLIN | select.POLLOUT)
 
     def _restrict_search_path(self, path: str, schemas: list[str]) -> None:
         """Let names resolve to built-in objects only, because the server or a pooler ignored the startup options.
@@ -184,20 +218,168 @@ class PostgresConnection(DatabaseConnection):
             )
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        if self._is_lent and _idle(self._psycopg):
+        if self._is_lent:
+            return self._execute_lent(statement, values)
+        call = self._call(statement, values)
+        self._flush(call)
+        return self._rows_of(call)
+
+    def _execute_lent(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        """Execute with psycopg, which knows the state of a connection that a task uses, too."""
+        if _idle(self._psycopg):
             raise transaction_ended(self._what)
         self.busy_since = time.monotonic()
         try:
-            cursor = self._cursor
-            cursor.execute(statement.sql, statement.texts(values))
-            result = cursor.pgresult  # cheaper than cursor.description, which describes every column
-            return cursor.fetchall() if result is not None and result.nfields else []
-        except psycopg.Error as error:
-            raise translate_error(error, f"{self._what} ({statement.name})") from error
+            with _translate_errors(f"{self._what} ({statement.name})"):
+                self._cursor.execute(statement.sql, statement.texts(values))
+                self.changed_rows = self._cursor.rowcount
+                return self._cursor.fetchall() if self._cursor.description else []
         finally:
             self.busy_since = None
 
+    def queue(self, statement: Statement, values: Mapping[str, Any]) -> Callable[[], list[Row]]:
+        if not self._pipelines or self._is_lent or not self._depth:
+            return super().queue(statement, values)
+        call = self._call(statement, values)
+        self._queued.append(call)
+
+        def rows() -> list[Row]:
+            if call.result is None:
+                self._flush()
+            return self._rows_of(call)
+
+        return rows
+
+    def _call(self, statement: Statement, values: Mapping[str, Any]) -> _Call:
+        encoding = self._encoding
+        encoded = [None if text is None else text.encode(encoding) for text in statement.texts(values)]
+        for text in encoded:
+            if text is not None and b"\0" in text:
+                what = f"{self._what} ({statement.name})"
+                raise DataFault(f"{what}: PostgreSQL text can't contain NUL (0x00) characters")
+        return _Call(statement.name, statement.sql, encoded)
+
+    def _rows_of(self, call: _Call) -> list[Row]:
+        result = call.result
+        if not result.nfields:
+            return []
+        loader = self._loader
+        loader.set_pgresult(result)
+        rows = loader.load_rows(0, result.ntuples, tuple)
+        loader.set_pgresult(None)  # it may be large
+        return rows
+
+    def _flush(self, *more: _Call) -> None:
+        """Send the queued statements and these in one round trip, and wait for their results."""
+        calls, self._queued = [*self._queued, *more], []
+        self.busy_since = time.monotonic()
+        try:
+            if len(calls) == 1 and (calls[0].sql in self._prepared or not self._pipelines):
+                self._exchange(calls[0])
+            elif calls:
+                self._exchange_all(calls)
+            if calls:
+                self.changed_rows = calls[-1].result.command_tuples or 0
+            if self._is_listening:
+                self._call_notification_handler()
+        finally:
+            self.busy_since = None
+
+    def _exchange(self, call: _Call) -> None:
+        """Execute a statement that is prepared, or must not be."""
+        connection = self._psycopg.pgconn
+        try:
+            name = self._prepared.get(call.sql)
+            if name is None:
+                connection.send_query_params(call.sql.encode(), call.parameters)
+            else:
+                connection.send_query_prepared(name, call.parameters)
+            self._send()
+            self._receive_result(call)
+        except psycopg.Error as error:
+            raise self._failed(call, error) from error
+
+    def _exchange_all(self, calls: Sequence[_Call]) -> None:
+        """Execute statements in one round trip. None is executed after one that fails; its error is raised."""
+        connection = self._psycopg.pgconn
+        failure: StoreError | None = None
+        failed: psycopg.Error | None = None
+        call = calls[0]
+        try:
+            connection.enter_pipeline_mode()
+            try:
+                expected = [each for call in calls for each in self._send_in_pipeline(call)]
+                connection.pipeline_sync()
+                self._send()
+                for call, new_name in expected:
+                    try:
+                        self._receive_result(call)
+                        if new_name is not None:
+                            self._prepared[call.sql] = new_name
+                    except psycopg.Error as error:
+                        if connection.status != ConnStatus.OK:
+                            raise
+                        if failure is None:
+                            failure, failed = self._failed(call, error), error
+                self._receive()  # that the server has processed all
+            finally:
+                with suppress(psycopg.Error):  # an interrupt leaves results; the connection is closed then
+                    connection.exit_pipeline_mode()
+        except psycopg.Error as error:
+            raise self._failed(call, error) from error
+        if failure is not None:
+            raise failure from failed
+
+    def _send_in_pipeline(self, call: _Call) -> list[tuple[_Call, bytes | None]]:
+        """Send a statement. Return it for each result to expect, with the name under which it is prepared then."""
+        connection = self._psycopg.pgconn
+        sql = call.sql
+        name = self._prepared.get(sql)
+        if name is not None:
+            connection.send_query_prepared(name, call.parameters)
+            return [(call, None)]
+        uses = self._uses[sql] = self._uses.get(sql, 0) + 1
+        if uses <= PREPARE_AFTER or len(self._prepared) >= MAX_PREPARED:
+            connection.send_query_params(sql.encode(), call.parameters)
+            return [(call, None)]
+        self._last_name += 1
+        name = f"holdfast_{self._last_name}".encode()
+        connection.send_prepare(name, sql.encode())
+        connection.send_query_prepared(name, call.parameters)
+        return [(call, name), (call, None)]
+
+    def _send(self) -> None:
+        connection = self._psycopg.pgconn
+        while connection.flush():
+            self._writable.poll()
+            connection.consume_input()
+
+    def _receive(self) -> Any:
+        """Wait for the next result; None after the last one of a statement."""
+        connection = self._psycopg.pgconn
+        while connection.is_busy():
+            self._readable.poll()
+            connection.consume_input()
+        return connection.get_result()
+
+    def _receive_result(self, call: _Call) -> None:
+        """Wait for a statement. Raise its error."""
+        result = self._receive()
+        while self._receive() is not None:
+            pass
+        if result is None or result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+            if result is None:
+                raise psycopg.OperationalError("the server closed the connection")
+            raise pg.error_from_result(result, encoding=self._encoding)
+        call.result = result
+
+    def _failed(self, call: _Call, error: psycopg.Error) -> StoreError:
+        self._prepared.pop(call.sql, None)  # its plan may be the reason
+        return translate_error(error, f"{self._what} ({call.name})")
+
     def execute_script(self, text: str) -> None:
+        if self._queued:
+            self._flush()
         self.busy_since = time.monotonic()
         try:
             with _translate_errors(self._what):
@@ -206,14 +388,25 @@ class PostgresConnection(DatabaseConnection):
             self.busy_since = None
 
     def begin(self) -> None:
-        self.execute_script(self._begin)
+        if self._pipelines:
+            self._queued = [_Call("begin", self._begin)]
+        else:
+            self.execute_script(self._begin)
 
     def commit(self) -> None:
-        self.execute_script("COMMIT")
+        if not self._pipelines:
+            self.execute_script("COMMIT")
+        elif [call.name for call in self._queued] == ["begin"]:
+            self._queued = []  # nothing was executed
+        else:
+            self._flush(_Call("commit", "COMMIT"))
 
     def rollback(self) -> None:
-        with suppress(psycopg.Error):
-            self._psycopg.execute("ROLLBACK")
+        has_begun = not any(call.name == "begin" for call in self._queued)
+        self._queued = []
+        if has_begun:
+            with suppress(psycopg.Error):
+                self._psycopg.execute("ROLLBACK")
 
     @contextmanager
     def lend(self) -> Iterator[psycopg.Connection[Any]]:
@@ -259,16 +452,20 @@ class PostgresConnection(DatabaseConnection):
 
     def on_notification(self, call: Callable[[], None]) -> None:
         """Call this for each notification, in the thread that reads it: `read_notifications`, or any statement."""
+        self._is_listening = True
         self._psycopg.add_notify_handler(lambda _: call())
 
     def read_notifications(self) -> None:
         """Read the notifications that have arrived, without waiting."""
         with _translate_errors(self._what):
-            connection = self._psycopg.pgconn
-            connection.consume_input()
-            while (notification := connection.notifies()) is not None:
-                if connection.notify_handler is not None:
-                    connection.notify_handler(notification)
+            self._psycopg.pgconn.consume_input()
+            self._call_notification_handler()
+
+    def _call_notification_handler(self) -> None:
+        connection = self._psycopg.pgconn
+        while (notification := connection.notifies()) is not None:
+            if connection.notify_handler is not None:
+                connection.notify_handler(notification)
 
     def fileno(self) -> int:
         with _translate_errors(self._what):

@@ -363,6 +363,11 @@ class Attempt(msgspec.Struct, eq=False):
         if alone and not self.has_hooks and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.in_tree = True
+        end.parents = () if claim.parent is None else (str(claim.parent),)
+        if self.durable:
+            end.is_blank = claim.attempt == 1 and self.plans is not None and self.plans.is_blank
+        else:
+            end.is_blank = claim.fence == 1
         undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready", forget=())  # the undo replays the failure, too

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.database import Row
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.limits import return_permits
@@ -17,7 +19,7 @@ from holdfast.store.logs import LogWrites, add_logs
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.propagation import failed_runs, propagate_ends
 from holdfast.store.rows import AttemptEnd, ClaimKey, EndedClaims
-from holdfast.store.run_tree import LockedRun, lock_with_parents
+from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_runs, lock_with_parents
 from holdfast.store.sessions import CrashedRun, record_crashes
 from holdfast.store.step_permits import drop_step_permits
 
@@ -44,7 +46,11 @@ class AttemptStore(StoreModule):
         alone = [end for end in ends if not (end.in_tree or end.kind == "handed_back")] if in_tree else ends
         recorded = EndedClaims(self._end_alone(session, alone, logs) if alone else ())
         if in_tree:
-            ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree, before_commit, logs))
+            try:
+                ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, in_tree, before_commit, logs))
+            except _NestedGraph:
+                unknown = [replace(end, parents=None) for end in in_tree]
+                ended = self._transaction("commit", lambda tx: _end_in_tree(tx, session, unknown, before_commit, logs))
             recorded.update(ended)
             recorded.failed_graphs, recorded.other_ends = ended.failed_graphs, ended.other_ends
             rejected = [end for end in in_tree if end.claim not in recorded]
@@ -147,6 +153,10 @@ class _SomeLost(Exception):
     """Some attempts have lost their run: the transaction is rolled back."""
 
 
+class _NestedGraph(Exception):
+    """A parent is a graph with a parent of its own, which has to be locked before: the transaction is rolled back."""
+
+
 def _end_on_postgres(tx: Tx, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
     ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends)))
     return_permits(tx, [end.limits for end in ends if end.claim in ended and not end.still_running])
@@ -183,23 +193,23 @@ def _end_in_tree(
     before_commit: Callable[[Tx], None] | None,
     logs: LogWrites | None,
 ) -> EndedClaims:
-    if not tx.execute("lock_session", session=session):
-        return EndedClaims()
-    runs = lock_with_parents(tx, [end.id for end in ends])
+    alive = tx.queue("lock_session", session=session)
+    runs = _lock_ending(tx, ends)
     valid = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
-    if not valid:
+    if not alive() or not valid:
         return EndedClaims()
-    rows = tx.execute("end_tree_attempts", rows=json_rows(valid.values()))
-    history = [_history_of(valid[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
-    tx.execute("add_history", rows=json_rows(entry for entries in history for entry in entries))
+    tx.queue("end_tree_attempts", rows=json_rows(valid.values()))
+    history = [entry for end in valid.values() for entry in _history_of(end, runs[end.id].attempt)]
+    tx.queue("add_tree_history", session=session, rows=json_rows(history))
     _delete_obsolete(tx, runs, valid)
-    kept = {end.id: end.keep_records for end in valid.values() if end.keep_records is not None}
-    old = [{"run": str(row[0]), "n": row[1] - kept[str(row[0])]} for row in rows if str(row[0]) in kept]
-    if old:
-        tx.execute("trim_history", rows=json_rows(old))
+    kept = [{"run": end.id, "keep": end.keep_records} for end in valid.values() if end.keep_records is not None]
+    if kept:
+        tx.queue("trim_history", rows=json_rows(kept))
     ended = [end for end in valid.values() if end.state in FINAL_STATES or end.kind == "undoing"]
     others = propagate_ends(
-        tx, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended]
+        tx,
+        [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended],
+        running=[run.id for run in runs.values() if run.state == "running" and run.id not in valid],
     )
     stopped = [end for end in valid.values() if not end.still_running]
     steps = drop_step_permits(tx, [end.id for end in stopped if end.permits])
@@ -215,17 +225,29 @@ def _end_in_tree(
     return recorded
 
 
-def _history_of(end: AttemptEnd, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
-    """Build the history entries of an end: the drift, if any, and how it ended."""
-    _, last, claimed_at, error, *_ = row
-    entries = []
+def _lock_ending(tx: Tx, ends: Sequence[AttemptEnd]) -> dict[str, LockedRun]:
+    """Lock runs that end and the ancestors that their ends affect, after all that is queued; return them all.
+
+    Raise `_NestedGraph` if only the parents were locked, but more have to be.
+    """
+    unknown = [end.id for end in ends if end.parents is None]
+    known = {id for end in ends for id in (end.id, *(end.parents or ()))}
+    locked = lock_runs(tx, known | (affected_ancestors(tx, unknown) if unknown else set()))
+    nested = [run for run in locked.values() if run.kind == "graph" and run.parent is not None]
+    if any(run.parent not in locked for run in nested):
+        raise _NestedGraph
+    return locked
+
+
+def _history_of(end: AttemptEnd, attempt: int) -> list[dict[str, Any]]:
+    """Build the history entries of an end for `add_tree_history`: the drift, if any, and how it ended."""
+    entries: list[dict[str, Any]] = []
     if end.drift is not None:
-        entries.append(history_row(end.id, last - 1, "drift", attempt, session=session, data=end.drift))
+        entries.append({"run": end.id, "back": 1, "kind": "drift", "attempt": attempt, "data": end.drift})
     kind = end.state if end.kind == "undone" else end.kind
-    data = error if end.kind == "undone" else end.note if end.kind in ("waiting", "moved") else end.error
-    entries.append(
-        history_row(end.id, last, kind, attempt, fence=end.fence, session=session, since=claimed_at, data=data)
-    )
+    data = end.note if end.kind in ("waiting", "moved") else end.error
+    entry = {"run": end.id, "back": 0, "kind": kind, "attempt": attempt, "fence": end.fence}
+    entries.append({**entry, "own_error": 1} if end.kind == "undone" else {**entry, "data": data})
     return entries
 
 
@@ -235,11 +257,12 @@ def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, Attempt
         {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget
     ]
     if failures:
-        tx.execute("supersede_checkpoints", rows=json_rows(failures))
-    restarted = [end.id for end in ends.values() if end.kind in ("restarted", "moved")]
+        tx.queue("supersede_checkpoints", rows=json_rows(failures))
+    written = [end for end in ends.values() if not end.is_blank]
+    restarted = [end.id for end in written if end.kind in ("restarted", "moved")]
     if restarted:
-        tx.execute("delete_checkpoints", rows=id_rows(restarted))
-        tx.execute("return_unread_messages", rows=id_rows(restarted))
-    without_waits = restarted + [end.id for end in ends.values() if end.kind == "done"]
+        tx.queue("delete_checkpoints", rows=id_rows(restarted))
+        tx.queue("return_unread_messages", rows=id_rows(restarted))
+    without_waits = restarted + [end.id for end in written if end.kind == "done"]
     if without_waits:
-        tx.execute("delete_waits", rows=id_rows(without_waits))
+        tx.queue("delete_waits", rows=id_rows(without_waits))

@@ -194,11 +194,24 @@ class ClaimStore(StoreModule):
 
         return self._past_corrupt_rows("claim", work, lambda tx: _suspects(tx, lanes))
 
-    def claim_before_commit(self, tx: Tx, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
-        """Claim as `claim` does, in a transaction that has made runs ready."""
+    def claim_before_commit(
+        self, tx: Tx, session: str, lanes: Collection[int], wanted: int
+    ) -> Callable[[], list[Claim]]:
+        """Claim as `claim` does, in a transaction that has made runs ready.
+
+        Return a function that returns the claims. Call it after the commit, which may share a round trip with them.
+        """
         if self._context.on_postgres:
-            return self._claim_on_postgres(session, lanes, claim_size(wanted), tx.execute)
-        return self._to_claims(_pick_and_claim(tx, session, _lane_rows(lanes), min(wanted, MAX_CLAIM_RUNS)))
+            size, now = claim_size(wanted), self._monotonic()
+            cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
+            if now >= self._contended_until and not any(cursor.may_resume(now, self._policy) for cursor in cursors):
+                ranges = json_rows(each for cursor in cursors for each in cursor.ranges(resume=False))
+                rows = tx.queue("claim", limit=size, session=session, ranges=ranges)
+                return lambda: self._claimed_rows(rows(), size)
+            claims = self._claim_on_postgres(session, lanes, size, tx.execute)
+        else:
+            claims = self._to_claims(_pick_and_claim(tx, session, _lane_rows(lanes), min(wanted, MAX_CLAIM_RUNS)))
+        return lambda: claims
 
     def _claim_on_sqlite(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """Pick without a lock, so that others can write meanwhile and an idle worker locks nothing; then claim."""
@@ -260,7 +273,10 @@ class ClaimStore(StoreModule):
             for each in ranges:
                 each.share = share
         statement = "claim_share" if in_shares else "claim"
-        rows = execute(statement, limit=size, session=session, ranges=json_rows(ranges))
+        return self._claimed_rows(execute(statement, limit=size, session=session, ranges=json_rows(ranges)), size)
+
+    def _claimed_rows(self, rows: Sequence[Row], size: int) -> list[Claim]:
+        """Return the claims of a statement and advance the cursors."""
         if rows and len(rows) < min(size, rows[0][-1]):
             self.expect_contention()
         claims = self._to_claims([row[:-1] for row in rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,7 +39,7 @@ from holdfast.store.graphs import ParentGraph, graph_row, node_rows
 from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
-from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
+from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs_later
 from holdfast.store.step_permits import StepPermits
 from holdfast.store.waits import (
     EventWaiter,
@@ -67,8 +67,11 @@ def outcome_checkpoint(command: Any, kind: str, value: str | None) -> NewCheckpo
     return NewCheckpoint(*token, command.n, command.key, kind, value)
 
 
-def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
-    """Return the replies of commands that were carried out before their replies got lost, by position."""
+def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, Reply]]:
+    """Read, after all that is queued, the replies of commands that were carried out before their replies got lost.
+
+    The returned function returns them by position.
+    """
     numbered = {
         (command.token.run, command.n): (at, command)
         for at, command in enumerate(commands)
@@ -76,22 +79,27 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
         and command.n is not None
     }
     if not numbered:
-        return {}
+        return dict
     rows = [
         {"run": run, "generation": generation, "n": n}
         for (run, n), (_, command) in numbered.items()
         for generation in (command.token.generation, -1 - command.token.fence)  # `supersede_checkpoints`
     ]
-    replies: dict[int, Reply] = {}
-    for run, n, key, fence, kind, value in tx.execute("read_recorded", rows=json_rows(rows)):
-        at, command = numbered[str(run), n]
-        if (key, fence) == (command.key, command.token.fence):
-            replies[at] = decode_outcome(kind, value) if isinstance(command, WaitCommand) else Written(value)
+    recorded = tx.queue("read_recorded", rows=json_rows(rows))
+
+    def replies() -> dict[int, Reply]:
+        found: dict[int, Reply] = {}
+        for run, n, key, fence, kind, value in recorded():
+            at, command = numbered[str(run), n]
+            if (key, fence) == (command.key, command.token.fence):
+                found[at] = decode_outcome(kind, value) if isinstance(command, WaitCommand) else Written(value)
+        return found
+
     return replies
 
 
 class CommandBatch:
-    """A batch of commands and the replies to them. The caller has locked the session."""
+    """A batch of commands of one session and the replies to them."""
 
     def __init__(self, tx: Tx, session: str, lanes: dict[LaneKey, int], commands: Sequence[Command]) -> None:
         self._tx = tx
@@ -105,14 +113,19 @@ class CommandBatch:
         self._woken: set[str] = set()
 
     def write(self) -> list[Reply]:
-        """Carry out all commands; return a reply for each."""
+        """Carry out all commands, if the session's lease is valid; return a reply for each."""
+        is_alive = self._tx.queue("lock_session", session=self._session)
         events = {(emit.tenant, emit.name) for _, emit in self._unanswered(EmitCommand)}
         events |= {(wait.tenant, str(wait.name)) for _, wait in self._unanswered(WaitCommand) if wait.kind == "event"}
         if events:
+            if not is_alive():
+                return [RUN_LOST] * len(self._commands)
             self._emitted = lock_events(self._tx, events)
         new = {emit.target for _, emit in self._unanswered(EmitCommand)} - self._emitted.keys()
         waiters, more = find_waiters(self._tx, new)
         self._lock_runs(waiters)
+        if not is_alive():
+            return [RUN_LOST] * len(self._commands)
         self._emit(waiters, more=more)
         self._record()
         self._withdraw()
@@ -125,7 +138,7 @@ class CommandBatch:
         self._settle_limits()
         # In batches by size: an emit may resolve many waits with a large payload.
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
-            self._tx.execute("add_checkpoints", rows=json_rows(batch))
+            self._tx.queue("add_checkpoints", rows=json_rows(batch))
         self._set_aside()
         wake_runs(self._tx, self._woken)
         return [self._replies[at] for at in range(len(self._commands))]
@@ -144,8 +157,9 @@ class CommandBatch:
         Under the locks, reply to commands that were carried out before, and to those whose run is lost.
         """
         runs = {command.token.run for command in self._commands} | {waiter.run for waiter in waiters}
-        self._runs = lock_runs(self._tx, runs)
-        self._replies = read_replies(self._tx, self._commands)
+        locked = lock_runs_later(self._tx, runs)
+        replies = read_replies(self._tx, self._commands)
+        self._runs, self._replies = locked(), replies()
         for at, command in enumerate(self._commands):
             run = self._runs.get(command.token.run)
             if at not in self._replies and (run is None or not run.belongs_to(self._session, command.token.fence)):
@@ -175,7 +189,7 @@ class CommandBatch:
             self._replies[at] = Written()
         outcomes = [record for _, record in records if record.waited]
         if outcomes:
-            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, outcomes)))
+            self._tx.queue("delete_waits_by_key", rows=json_rows(map(_wait_key, outcomes)))
 
     def _withdraw(self) -> None:
         """Delete waits that the task gave up, and pass on the messages that they had received.
@@ -236,7 +250,7 @@ class CommandBatch:
                 if key in known:
                     resolved.append(wait)
         if resolved:
-            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, resolved)))
+            self._tx.queue("delete_waits_by_key", rows=json_rows(map(_wait_key, resolved)))
         if new:
             added = self._tx.execute("add_waits", rows=json_rows(_wait_row(wait, pending) for _, wait, pending in new))
             due = {(str(run), key): due_in for run, key, due_in in added}
@@ -276,7 +290,7 @@ class CommandBatch:
                 blocked = spawn.concurrency is not None and index >= spawn.concurrency
                 rows.append(_child_row(child, self._lanes, run, spawn, index, blocked=blocked))
         for batch in in_batches(rows, lambda row: len(row["args"])):
-            self._tx.execute("add_children", rows=json_rows(batch))
+            self._tx.queue("add_children", rows=json_rows(batch))
         add_metadata(self._tx, children)
         self._tx.ready_runs += len(rows)
 
@@ -296,7 +310,7 @@ class CommandBatch:
         self._tx.ready_runs += len(new)
         assign_turns(self._tx, new)
         for rows in new_run_batches(new, self._lanes):
-            self._tx.execute("add_runs", rows=rows)
+            self._tx.queue("add_runs", rows=rows)
         add_metadata(self._tx, new)
 
     def _report(self) -> None:
@@ -316,14 +330,14 @@ class CommandBatch:
             if write.n is not None:
                 self._checkpoints.append(outcome_checkpoint(write, "write", None))
         if chunks:
-            self._tx.execute("add_chunks", rows=json_rows(chunks))
+            self._tx.queue("add_chunks", rows=json_rows(chunks))
         progress = {report.token.run: report.text for _, report in self._unanswered(ProgressCommand)}
         if progress:
             rows = json_rows({"id": run, "progress": text} for run, text in progress.items())
-            self._tx.execute("set_progress", rows=rows)
+            self._tx.queue("set_progress", rows=rows)
         marked = {mark.token.run for _, mark in self._unanswered(MarkUndosCommand)}
         if marked:
-            self._tx.execute("mark_undos", rows=id_rows(sorted(marked)))
+            self._tx.queue("mark_undos", rows=id_rows(sorted(marked)))
         reported = [*self._unanswered(ProgressCommand), *self._unanswered(MarkUndosCommand)]
         self._replies.update((at, Written()) for at, _ in reported)
 
@@ -350,7 +364,7 @@ class CommandBatch:
             self._reply(at, each, "annotate", None)
         if new:
             rows = json_rows({"run": run, "name": name, "value": value} for (run, name), value in sorted(new.items()))
-            self._tx.execute("set_metadata", rows=rows)
+            self._tx.queue("set_metadata", rows=rows)
 
     def _settle_limits(self) -> None:
         """Return, correct and take permits of steps, last of all: counters are locked after runs."""

@@ -199,7 +199,7 @@ def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun
             continue
         released.append(_release_row(node, decided))
     for batch in in_batches(released, lambda row: len(row.get("args", ""))):
-        tx.execute("release_nodes", rows=json_rows(batch))
+        tx.queue("release_nodes", rows=json_rows(batch))
     tx.ready_runs += len(released)
     graphs = {node.id for node in nodes if node.kind == "graph"}
     _skip_nodes(tx, [end for end in ends if end.id in graphs])
@@ -373,7 +373,7 @@ def end_without_attempt(tx: Tx, ends: Iterable[EndWithoutAttempt]) -> list[Ended
             kind = entry.pop("kind", each.state)
             history.append(history_row(each.id, n, kind, 0, data=_history_data(entry, each.error)))
             ended.append(each.ended())
-        tx.execute("add_history", rows=json_rows(history))
+        tx.queue("add_history", rows=json_rows(history))
     return ended
 
 

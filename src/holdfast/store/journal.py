@@ -93,7 +93,7 @@ class Journal(StoreModule):
         else:  # on SQLite the statement only counts what it wrote
             replies = [RUN_LOST] * len(records)
         if RUN_LOST in replies:
-            known = self._transaction("commit", lambda tx: read_replies(tx, records))
+            known = self._transaction("commit", lambda tx: read_replies(tx, records)())
             replies = [known.get(at, reply) if reply is RUN_LOST else reply for at, reply in enumerate(replies)]
         return replies
 
@@ -105,8 +105,6 @@ class Journal(StoreModule):
         lanes = self._lanes.for_runs(new) if new else {}
 
         def work(tx: Tx) -> list[Reply]:
-            if not tx.execute("lock_session", session=session):
-                return [RUN_LOST] * len(commands)
             replies = CommandBatch(tx, session, lanes, commands).write()
             if before_commit is not None:
                 before_commit(tx)
@@ -124,7 +122,7 @@ class Journal(StoreModule):
         def work(tx: Tx) -> Reply:
             if not tx.execute("lock_session", session=session):
                 return RUN_LOST
-            if known := read_replies(tx, [command]):
+            if known := read_replies(tx, [command])():
                 return known[0]
             cancels = command.request.if_taken == "cancel"
             if cancels and not tx.execute("find_running", session=session, rows=id_rows([command.token.run])):

@@ -185,6 +185,15 @@ class Tx:
         values["now"] = context.clock() if context.has_own_clock else None
         return self._connection.execute(context.statements.get(name, limit), values)
 
+    def queue(self, name: str, /, *, limit: int | None = None, **values: Any) -> Callable[[], list[Row]]:
+        """Execute a statement in its turn; return a function that returns its rows.
+
+        Statements whose rows aren't needed before the next ones share a round trip to PostgreSQL.
+        """
+        context = self._context
+        values["now"] = context.clock() if context.has_own_clock else None
+        return self._connection.queue(context.statements.get(name, limit), values)
+
 
 class AutocommitTx(Tx):
     """Executes each statement in a transaction of its own, for functions that only read and may see changes between."""

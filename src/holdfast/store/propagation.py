@@ -7,7 +7,7 @@ transaction of its caller, which has locked the runs and the ancestors that they
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,8 +33,13 @@ from holdfast.store.run_tree import (
 )
 
 
-def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[EndedRun]:
-    """Carry out all that follows from ended runs, or from released nodes; return the other runs that end with them."""
+def propagate_ends(
+    tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None, running: Collection[str] = ()
+) -> list[EndedRun]:
+    """Carry out all that follows from ended runs, or from released nodes; return the other runs that end with them.
+
+    `running`: parents of ended runs that are locked and running.
+    """
     pending = list(ends)
     starting: list[GraphStart] = []
     following_ends: list[EndedRun] = []
@@ -43,7 +48,7 @@ def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | N
         starting += released.starting
     while pending or starting:
         final = [end for end in pending if end.is_final]
-        notify_parents(tx, final)
+        notify_parents(tx, final, running)
         following = release_dependents(tx, [end for end in final if end.node is not None])
         started = [_start_graph(tx, start) for start in starting]
         unsuccessful = [end.id for end in pending if not end.is_success]

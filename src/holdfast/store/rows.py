@@ -153,6 +153,8 @@ class AttemptEnd(msgspec.Struct, omit_defaults=True):
     - `forget`: numbers of failures and timeouts that the next attempt runs again.
     - `drift`: how a replay differed from the history.
     - `note`: what the history entry says about a wait or a move. `keep_records`: how many entries are kept.
+    - `parents`: the id of the parent, nothing if the run has none, None if that isn't known.
+    - `is_blank`: the run has neither checkpoints nor waits that its end would have to delete.
     """
 
     id: str
@@ -175,6 +177,8 @@ class AttemptEnd(msgspec.Struct, omit_defaults=True):
     runs_in_process: int = 1
     isolate: bool | None = None
     permits: bool = False
+    parents: tuple[str, ...] | None = None
+    is_blank: bool = False
 
     @property
     def claim(self) -> ClaimKey:

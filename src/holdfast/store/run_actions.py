@@ -217,12 +217,12 @@ class RunActions(StoreModule):
             topic, payload, data = prepare(tx, run)
             topics.append(topic)
             message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
-            tx.execute("add_messages", rows=json_rows([message]))
+            tx.queue("add_messages", rows=json_rows([message]))
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=id)
                 entry = msgspec.json.encode({"by": by, **data} if by else data).decode()
-                tx.execute("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=entry)]))
-            deliver_message(tx, id, topic)
+                tx.queue("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=entry)]))
+            deliver_message(tx, id, topic, is_running=run.state == "running")
             return topic
 
         return self._transaction("client", work)

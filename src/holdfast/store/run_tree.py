@@ -7,7 +7,7 @@ changes, so it can be looked up before the lock; children can't appear while the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.model.failure import cancellation_json
@@ -83,8 +83,16 @@ def parse_spawn_key(key: str) -> tuple[int, str]:
 
 def lock_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
     """Lock runs in order of creation; those that don't exist are left out."""
+    return lock_runs_later(tx, runs)()
+
+
+def lock_runs_later(tx: Tx, runs: Iterable[str]) -> Callable[[], dict[str, LockedRun]]:
+    """Lock runs after all that is queued; return a function that returns them."""
     wanted = sorted(set(runs))
-    return locked_runs(tx.execute("lock_runs", rows=id_rows(wanted))) if wanted else {}
+    if not wanted:
+        return dict
+    rows = tx.queue("lock_runs", rows=id_rows(wanted))
+    return lambda: locked_runs(rows())
 
 
 def lock_unlocked_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
@@ -121,8 +129,11 @@ def affected_ancestors(tx: Tx, runs: Iterable[str]) -> set[str]:
     return found
 
 
-def notify_parents(tx: Tx, ends: Sequence[EndedRun]) -> None:
-    """Resolve the waits of parents whose children have ended, and start the next children of their maps."""
+def notify_parents(tx: Tx, ends: Sequence[EndedRun], running: Collection[str] = ()) -> None:
+    """Resolve the waits of parents whose children have ended, and start the next children of their maps.
+
+    `running`: parents that are running, which need not be woken.
+    """
     children = [end for end in ends if end.parent is not None and end.spawn_key is not None]
     if not children:
         return
@@ -134,11 +145,12 @@ def notify_parents(tx: Tx, ends: Sequence[EndedRun]) -> None:
         }
         for (parent, key), count in calls.items()
     ]  # fmt: skip
-    tx.execute("resolve_child_waits", rows=json_rows(rows))
-    tx.ready_runs += len(tx.execute("wake_runs", rows=id_rows({str(end.parent) for end in children})))
+    tx.queue("resolve_child_waits", rows=json_rows(rows))
+    if suspended := {str(end.parent) for end in children}.difference(running):
+        tx.ready_runs += len(tx.execute("wake_runs", rows=id_rows(suspended)))
     mapped = Counter((end.parent, end.spawn_key) for end in children if end.map_index is not None)
     for (parent, key), count in mapped.items():
-        tx.execute("release_map_children", parent=parent, spawn_key=key, size=count)
+        tx.queue("release_map_children", parent=parent, spawn_key=key, size=count)
 
 
 def cancel_children(tx: Tx, parents: Sequence[str]) -> list[EndedRun]:

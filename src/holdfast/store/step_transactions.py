@@ -109,7 +109,7 @@ class StepTransactions(StoreModule):
 
         A commit still in progress isn't visible: then the next try waits for its locks and is rejected.
         """
-        known = self._transaction("commit", lambda tx: read_replies(tx, [record])) if record.n else {}
+        known = self._transaction("commit", lambda tx: read_replies(tx, [record])()) if record.n else {}
         if not known or not isinstance(known[0], Written):
             return None
         return self._context.payloads.unpack(str(known[0].value), context)

@@ -102,9 +102,10 @@ class EventStore(StoreModule):
                 # Emitted by this very call, if the response to its first try got lost.
                 return bool(tx.execute("read_emitter", target=target)[0][0] == emitter)
             waiters, more = find_waiters(tx, [target])
-            lock_runs(tx, {waiter.run for waiter in waiters})
+            runs = lock_runs(tx, {waiter.run for waiter in waiters})
             traces = {target: trace}
-            wake_runs(tx, emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces))
+            woken = emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces)
+            wake_runs(tx, [run for run in woken if runs[run].state == "waiting"])
             return True
 
         return self._transaction("client", work)
@@ -220,10 +221,11 @@ def lock_events(tx: Tx, events: Iterable[tuple[str | None, str]]) -> dict[str, s
     rows = json_rows(
         {"target": target, "tenant": tenant, "name": name} for target, (tenant, name) in sorted(named.items())
     )
-    tx.execute("create_event_rows", rows=rows)
-    while len(tx.execute("lock_events", rows=rows)) < len(named):  # one was pruned in between
-        tx.execute("create_event_rows", rows=rows)
-    return dict(tx.execute("read_emitted", rows=rows))
+    while True:
+        tx.queue("create_event_rows", rows=rows)
+        locked, emitted = tx.queue("lock_events", rows=rows), tx.queue("read_emitted", rows=rows)
+        if len(locked()) == len(named):  # otherwise one was pruned in between
+            return dict(emitted())
 
 
 def find_waiters(tx: Tx, targets: Collection[str]) -> tuple[list[EventWaiter], bool]:
@@ -249,7 +251,7 @@ def emit_locked_events(
         {"target": target, "payload": payload, "more": int(more), "emitted_by": by, "trace": traces[target]}
         for target, payload in payloads.items()
     ]
-    tx.execute("emit_events", rows=json_rows(rows))
+    tx.queue("emit_events", rows=json_rows(rows))
     return resolve_event_waits(tx, payloads, waiters)
 
 
@@ -276,11 +278,14 @@ def receiver_key(generation: int, key: str) -> str:
 
 def take_message(tx: Tx, run: str, topic: str | None, by: str) -> str | None:
     """Take the first unread message of a topic for this receiver; return its payload, None without one."""
-    found = tx.execute("first_unread_message", run=run, topic=topic)
-    if not found:
+    return _take_first(tx, run, tx.execute("first_unread_message", run=run, topic=topic), by)
+
+
+def _take_first(tx: Tx, run: str, unread: Sequence[Row], by: str) -> str | None:
+    if not unread:
         return None
-    n, payload = found[0]
-    tx.execute("take_messages", rows=json_rows([{"run": run, "n": n, "taken_by": by}]))
+    n, payload = unread[0]
+    tx.queue("take_messages", rows=json_rows([{"run": run, "n": n, "taken_by": by}]))
     return str(payload)
 
 
@@ -295,18 +300,23 @@ def set_message_aside(tx: Tx, token: RunToken, key: str, error: str) -> None:
         tx.execute("add_history", rows=json_rows([history_row(token.run, n, "set_aside", attempt, data=data)]))
 
 
-def deliver_message(tx: Tx, run: str, topic: str) -> None:
-    """Deliver the first unread message of a topic to the first open wait for one, if both exist."""
-    waiting = tx.execute("first_waiting_receiver", run=run, topic=topic)
-    if not waiting:
+def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -> None:
+    """Deliver the first unread message of a topic to the first open wait for one, if both exist.
+
+    `is_running`: whether the locked run is running, so that it need not be woken.
+    """
+    receivers = tx.queue("first_waiting_receiver", run=run, topic=topic)
+    unread = tx.queue("first_unread_message", run=run, topic=topic)
+    if not (waiting := receivers()):
         return
     generation, key = waiting[0]
-    payload = take_message(tx, run, topic, receiver_key(generation, key))
+    payload = _take_first(tx, run, unread(), receiver_key(generation, key))
     if payload is None:
         return
     resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
-    tx.execute("resolve_waits", rows=json_rows([resolved]))
-    wake_runs(tx, [run])
+    tx.queue("resolve_waits", rows=json_rows([resolved]))
+    if not is_running:
+        wake_runs(tx, [run])
 
 
 def wake_runs(tx: Tx, runs: Collection[str]) -> int:

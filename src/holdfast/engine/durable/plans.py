@@ -197,6 +197,11 @@ class OperationPlans:
         """Whether the body of the function repeats what an earlier attempt has done, such as log lines."""
         return self.replay_only or (self._is_replaying and self.history.is_behind)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was recorded in this attempt, nor loaded."""
+        return not (self.history.last_number or self.has_waited)
+
     def continue_with(self, claim: Claim) -> None:
         """Continue with the next claim of the run: later commands carry its fence."""
         self.claim = claim

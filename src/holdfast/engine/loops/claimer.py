@@ -65,21 +65,28 @@ class CommitClaim:
     ) -> None:
         self.session = session
         self.began_ns = time.time_ns()
-        self.claims: list[Claim] = []
         self.is_complete = False
-        """Whether the transaction left no run ready that this worker could claim."""
+        """Whether the transaction left no run ready that this worker could claim. Known after `claims` was called."""
+        self._wanted = 0
+        self._claimed: Callable[[], list[Claim]] = list
         self._store = store
         self._lanes = lanes
         self.max_runs = max_runs
         self._leaves_lanes = leaves_lanes  # it doesn't claim from all lanes of the worker: some have no free slots
 
     def __call__(self, tx: Tx) -> None:
-        self.claims = []  # the transaction may be repeated
+        self._claimed, self._wanted = list, 0  # the transaction may be repeated
         self.is_complete = not tx.ready_runs
         if 0 < tx.ready_runs <= self.max_runs:
-            wanted = min(tx.ready_runs + 1, self.max_runs)  # one more, to know whether others are ready
-            self.claims = self._store.claims.claim_before_commit(tx, self.session.id, self._lanes, wanted)
-            self.is_complete = len(self.claims) < claim_size(wanted) and not self._leaves_lanes
+            self._wanted = min(tx.ready_runs + 1, self.max_runs)  # one more, to know whether others are ready
+            self._claimed = self._store.claims.claim_before_commit(tx, self.session.id, self._lanes, self._wanted)
+
+    def claims(self) -> list[Claim]:
+        """Return what was claimed. Call it once, after the commit."""
+        claims = self._claimed()
+        if self._wanted:
+            self.is_complete = len(claims) < claim_size(self._wanted) and not self._leaves_lanes
+        return claims
 
 
 class Claimer(Loop):
@@ -291,9 +298,9 @@ class Claimer(Loop):
         if not claim.max_runs:
             return
         try:
-            if not is_committed or not claim.claims:
+            if not is_committed or not (claims := claim.claims()):
                 return
-            attempts = new_attempts(claim.claims, self._lanes.tasks, self._lanes.pools, claim.session.id)
+            attempts = new_attempts(claims, self._lanes.tasks, self._lanes.pools, claim.session.id)
             if not self._state.add(claim.session, attempts):
                 return
             try:

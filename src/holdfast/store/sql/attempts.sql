@@ -189,12 +189,21 @@ set state = case
         when each.state in ('failed', 'cancelled') then {stamp} + coalesce(keep_failed, keep) end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, still_running int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, records, claimed_at, {schema}runs.error, {notify_workers}, case when finished_at is not null then {notify_clients} end
+returning {schema}runs.id, {notify_workers}, case when finished_at is not null then {notify_clients} end
+
+-- name: add_tree_history
+-- Add the history rows of attempts that `end_tree_attempts` has ended: `records` numbers the last one of each.
+insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
+select r.id, r.records - each.back, {stamp}, each.kind, each.attempt, each.fence, :session,
+    case when each.fence is not null then r.claimed_at end, case when each.own_error = 1 then r.error else each.data end
+from {each(:rows, run uuid, back int, kind text, attempt int, fence bigint, own_error int, data text)}
+{lookup(runs r, r.id = each.run)}
 
 -- name: trim_history
--- Delete the oldest history rows of runs that keep a limited number.
+-- Delete the oldest history rows of locked runs that keep a limited number.
 delete from {schema}history where run {among(:rows, run uuid)} and exists (
-    select 1 from {each(:rows, run uuid, n int)} where {schema}history.run = each.run and {schema}history.n <= each.n
+    select 1 from {each(:rows, run uuid, keep int)}
+    where {schema}history.run = each.run and {schema}history.n <= (select r.records - each.keep from {schema}runs r where r.id = each.run)
 )
 
 -- name: read_outcome
