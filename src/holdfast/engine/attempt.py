@@ -29,7 +29,7 @@ from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.store import AttemptEnd, Claim
-from holdfast.store.commands import LoadedHistory
+from holdfast.store.commands import LoadedHistory, WaitOutcome
 from holdfast.store.hooks import HOOKS
 from holdfast.store.rows import EndKind, EndState
 from holdfast.store.sessions import UNREACHABLE, WakeAddress
@@ -157,6 +157,8 @@ class Attempt(msgspec.Struct, eq=False):
     """The executor of a resident function that continues as this attempt."""
     on_child_end: Callable[[Sequence[Any]], None] | None = None
     """Takes the end of a child (id, state, result, error) that ran in this worker. From any thread."""
+    resolve_wait: Callable[[str, WaitOutcome], None] | None = None
+    """Delivers the outcome of a wait. From any thread."""
     waits_for: Sequence[str] = ()
     restart_args: str | None = None
     on_threads_done: Callable[[], None] | None = None

@@ -41,7 +41,8 @@ from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.labels import check_labels
 from holdfast.model.run_logs import Logs
 from holdfast.store import Store
-from holdfast.store.commands import NewCheckpoint
+from holdfast.store.commands import NewCheckpoint, WaitOutcome
+from holdfast.store.module import ResolvedWait
 from holdfast.store.sessions import WakeAddress
 from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
@@ -189,7 +190,7 @@ class WorkerComponents:
         self.pruner = Pruner(store, settings.keep_events, settings.keep_keys)
         self.stats = StatsAggregator(store)
         self.wake_channel = f"holdfast.{secrets.token_hex(8)}"
-        self.listener = CommitListener(store, self.wake_channel, self._others_committed, self._runs_became_ready)
+        self.listener = CommitListener(store, self.wake_channel, self._others_committed, self._client_committed)
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         self.log_collector: LogCollector | None = None
@@ -309,6 +310,15 @@ class WorkerComponents:
         if self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         self.claimer.wake()
+
+    def _client_committed(self, resolved: Sequence[ResolvedWait], has_ready: bool) -> None:
+        """Hand the outcomes of waits to the functions in this worker; wake what may find more."""
+        for each in resolved:
+            attempt = self.state.find(each.run)
+            if attempt is not None and attempt.resolve_wait is not None and attempt.claim.generation == each.generation:
+                attempt.resolve_wait(each.key, WaitOutcome(each.outcome, each.value))
+        if has_ready:
+            self._runs_became_ready()
 
     def _others_committed(self) -> None:
         self.claimer.notified()  # which wakes the timers after its claim: they share a connection

@@ -527,7 +527,7 @@ class Runner:
         else:
             self._submit_release(attempt)
         # Breaks reference cycles, which only the garbage collector could free.
-        attempt.plans = attempt.on_child_end = None
+        attempt.plans = attempt.on_child_end = attempt.resolve_wait = None
         if holds_slot and attempt.run_in == "loop":
             self._free_slot_after_iteration(attempt)
         else:

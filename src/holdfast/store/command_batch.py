@@ -140,7 +140,7 @@ class CommandBatch:
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
             self._tx.queue("add_checkpoints", rows=json_rows(batch))
         self._set_aside()
-        wake_runs(self._tx, self._woken)
+        wake_runs(self._tx, [run for run in self._woken if self._runs[run].state == "waiting"])
         return [self._replies[at] for at in range(len(self._commands))]
 
     def _unanswered(self, kind: type[C]) -> list[tuple[int, C]]:

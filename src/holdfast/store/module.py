@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,6 +47,19 @@ def time_left(at: Any, now: int) -> int | None:
     """Return the microseconds from `now` until a stored time, 0 if that is corrupt, None if there is none."""
     return None if at is None else at - now if isinstance(at, int) and isinstance(now, int) else 0
 
+
+class ResolvedWait(NamedTuple):
+    """A wait that a transaction has resolved. `outcome`: its kind."""
+
+    run: str
+    generation: int
+    key: str
+    outcome: str
+    value: str | None
+
+
+ClientCommitCallback: TypeAlias = Callable[[Sequence[ResolvedWait], bool], None]
+"""Takes the waits that a client's commit has resolved, and whether runs may have become ready."""
 
 StatementCall: TypeAlias = tuple[str, dict[str, Any]]
 """A statement's name and its values."""
@@ -109,10 +122,10 @@ class StoreContext:
         self._prepared = False
         self._identity: str | None = None
         self._prepare_lock = threading.Lock()
-        self._commit_callbacks: tuple[Callable[[], None], ...] = ()
+        self._commit_callbacks: tuple[ClientCommitCallback, ...] = ()
         register_fork_hooks(self)
 
-    def on_client_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_client_commit(self, callback: ClientCommitCallback) -> Callable[[], None]:
         """Call this whenever a client of this process has committed; return a function that stops it.
 
         Workers in the process of their client needn't wait until the database announces the change.
@@ -124,11 +137,13 @@ class StoreContext:
 
         return remove
 
-    def client_committed(self) -> None:
+    def client_committed(self, tx: Tx | None = None) -> None:
         """Call the callbacks, unless the calling thread is inside a transaction that isn't committed yet."""
         if self._commit_callbacks and not self.database.in_user_transaction():
+            resolved = [] if tx is None else _resolved_waits(tx)
+            has_ready = tx is None or not tx.counts_ready_runs or tx.ready_runs > 0
             for callback in self._commit_callbacks:
-                callback()
+                callback(resolved, has_ready)
 
     def before_fork(self) -> None:
         """Do nothing; `after_fork` is enough."""
@@ -170,7 +185,7 @@ class Tx:
     Functions that take one as `tx` never begin or commit: they are steps of their caller's transaction.
     """
 
-    __slots__ = ("_connection", "_context", "payloads", "ready_runs")
+    __slots__ = ("_connection", "_context", "counts_ready_runs", "payloads", "ready_runs", "resolved_waits")
 
     def __init__(self, context: StoreContext, connection: DatabaseConnection) -> None:
         self._context = context
@@ -178,6 +193,10 @@ class Tx:
         self.payloads = context.payloads
         self.ready_runs = 0
         """How many runs this transaction has made ready, or a few more."""
+        self.counts_ready_runs = False
+        """Whether `ready_runs` counts all of them."""
+        self.resolved_waits: list[tuple[Sequence[Mapping[str, Any]], Callable[[], list[Row]]]] = []
+        """Waits of locked runs to resolve, and the rows of those that the transaction has resolved."""
 
     def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
         """Execute a statement and return its rows. `limit` replaces `{limit}` in its text."""
@@ -193,6 +212,15 @@ class Tx:
         context = self._context
         values["now"] = context.clock() if context.has_own_clock else None
         return self._connection.queue(context.statements.get(name, limit), values)
+
+
+def _resolved_waits(tx: Tx) -> list[ResolvedWait]:
+    """Return the waits that a committed transaction has resolved."""
+    found: list[ResolvedWait] = []
+    for waits, resolved in tx.resolved_waits:
+        keys = {(str(run), key) for run, key, *_ in resolved()}
+        found += [ResolvedWait(**each) for each in waits if (each["run"], each["key"]) in keys]
+    return found
 
 
 class AutocommitTx(Tx):
@@ -231,13 +259,17 @@ class StoreModule:
     def _transaction(self, purpose: str, work: Callable[[Tx], T]) -> T:
         """Run `work` in one transaction; after a conflict or a lost connection, run all of it again."""
 
+        last: Tx | None = None
+
         def attempt(connection: DatabaseConnection) -> T:
+            nonlocal last
             with connection.transaction():
-                return work(self._open(connection))
+                last = self._open(connection)
+                return work(last)
 
         result = self._context.connection(purpose).run(attempt)
         if purpose == CLIENT:
-            self._context.client_committed()
+            self._context.client_committed(last)
         return result
 
     def _past_corrupt_rows(self, purpose: str, work: Callable[[], T], suspects: Callable[[Tx], Iterable[Any]]) -> T:

@@ -206,7 +206,9 @@ class RunActions(StoreModule):
         topics: list[str] = []
 
         def work(tx: Tx) -> str:
-            run = _lock_run(tx, id)
+            run = lock_runs(tx, [id]).get(id)
+            if run is None:
+                raise RunNotFound.of(id)
             if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
                 return topics[-1]  # sent before the response got lost
             if run.kind is not None:
@@ -223,6 +225,7 @@ class RunActions(StoreModule):
                 entry = msgspec.json.encode({"by": by, **data} if by else data).decode()
                 tx.queue("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=entry)]))
             deliver_message(tx, id, topic, is_running=run.state == "running")
+            tx.counts_ready_runs = True
             return topic
 
         return self._transaction("client", work)

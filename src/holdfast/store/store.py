@@ -21,7 +21,7 @@ from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
 from holdfast.store.logs import LogStore
-from holdfast.store.module import StoreContext
+from holdfast.store.module import ClientCommitCallback, StoreContext
 from holdfast.store.pauses import PauseStore
 from holdfast.store.quarantine import Quarantine
 from holdfast.store.retention import Retention
@@ -122,7 +122,7 @@ class Store:
         migrates = self._context.migrates if migrate is None else migrate
         return Store(database, migrate=migrates, clock=self._context.clock, payloads=self.payloads)
 
-    def on_client_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_client_commit(self, callback: ClientCommitCallback) -> Callable[[], None]:
         """Call this after each commit of a client in this process; return a function that stops it."""
         return self._context.on_client_commit(callback)
 

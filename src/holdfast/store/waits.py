@@ -106,6 +106,7 @@ class EventStore(StoreModule):
             traces = {target: trace}
             woken = emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces)
             wake_runs(tx, [run for run in woken if runs[run].state == "waiting"])
+            tx.counts_ready_runs = True
             return True
 
         return self._transaction("client", work)
@@ -256,7 +257,7 @@ def emit_locked_events(
 
 
 def resolve_event_waits(tx: Tx, payloads: Mapping[str, str], waiters: Iterable[EventWaiter]) -> set[str]:
-    """Give waiters, whose runs are locked, the payloads of their events; return the runs to wake."""
+    """Give waiters, whose runs are locked, the payloads of their events; return the runs that may have to be woken."""
     rows: list[dict[str, Any]] = [
         {
             "run": waiter.run, "generation": waiter.generation, "key": waiter.key, "outcome": "event",
@@ -265,10 +266,14 @@ def resolve_event_waits(tx: Tx, payloads: Mapping[str, str], waiters: Iterable[E
         for waiter in waiters
         if waiter.target in payloads
     ]  # fmt: skip
-    woken: set[str] = set()
     for batch in in_batches(rows, lambda row: len(row["value"])):
-        woken.update(str(row[0]) for row in tx.execute("resolve_waits", rows=json_rows(batch)))
-    return woken
+        resolve_waits(tx, batch)
+    return {row["run"] for row in rows}
+
+
+def resolve_waits(tx: Tx, waits: Sequence[dict[str, Any]]) -> None:
+    """Resolve open waits of locked runs: run, generation, key, outcome and value of each."""
+    tx.resolved_waits.append((waits, tx.queue("resolve_waits", rows=json_rows(waits))))
 
 
 def receiver_key(generation: int, key: str) -> str:
@@ -314,7 +319,7 @@ def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -
     if payload is None:
         return
     resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
-    tx.queue("resolve_waits", rows=json_rows([resolved]))
+    resolve_waits(tx, [resolved])
     if not is_running:
         wake_runs(tx, [run])
 

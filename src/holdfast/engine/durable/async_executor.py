@@ -107,7 +107,7 @@ class AsyncExecutor(Executor):
         self._unregistered: set[str] = set()  # keys of open waits for children that run in this worker
         self._child_waits: dict[str, str] = {}  # children that are waited for, and the keys of the waits
         self._child_ends: dict[str, ChildOutcome] = {}  # ends of children that aren't waited for yet
-        attempt.on_child_end = self.child_ended
+        attempt.on_child_end, attempt.resolve_wait = self.child_ended, self.resolve_wait
         self._started = self._finished = 0  # Calls of user code, writes and reads.
         self._other_activity = 0
         self._closed = False
@@ -456,7 +456,8 @@ class AsyncExecutor(Executor):
         self._suspend_soon()
 
     def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
-        self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
 
     def _on_resolved(self, key: str, outcome: WaitOutcome, data: Any = None) -> None:
         if self._is_resident:  # `resume` delivers it
@@ -574,6 +575,7 @@ class AsyncExecutor(Executor):
         last, self.current = self.current, attempt
         attempt.loop_task, attempt.stop_signal = last.loop_task, last.stop_signal
         attempt.plans, attempt.on_child_end = self.plans, self.child_ended
+        attempt.resolve_wait = self.resolve_wait
         self.calls.attempt, self.calls.claim = attempt, attempt.claim
         self.plans.continue_with(attempt.claim)
         self._is_resident = False

@@ -64,6 +64,7 @@ class SyncExecutor(Executor):
 
     def __init__(self, attempt: Attempt, plans: OperationPlans, services: WorkerServices) -> None:
         self.current = attempt
+        attempt.resolve_wait = self.resolve_wait
         self.plans = plans
         self.unrecorded: list[str] = []
         """Keys of the unrecorded operations that a replay has reached."""

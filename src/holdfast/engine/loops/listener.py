@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
+from holdfast.store.module import ClientCommitCallback
 
 MAX_WAIT_S = 1.0
 
@@ -19,7 +20,7 @@ class CommitListener(Loop):
     name = "listener"
 
     def __init__(
-        self, store: Store, channel: str, on_commit: Callable[[], None], on_client_commit: Callable[[], None]
+        self, store: Store, channel: str, on_commit: Callable[[], None], on_client_commit: ClientCommitCallback
     ) -> None:
         super().__init__()
         self._store = store
