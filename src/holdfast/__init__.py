@@ -10,6 +10,8 @@ from holdfast.app import Holdfast
 from holdfast.client.handle import Run
 from holdfast.engine.middleware import Call, Middleware
 from holdfast.errors import (
+    AskRejected,
+    AskTimeout,
     BadArguments,
     BadMessage,
     BadState,
@@ -88,11 +90,15 @@ if TYPE_CHECKING:
     from holdfast.client.limits import Limits
     from holdfast.client.schedules import Schedules
     from holdfast.engine.worker import Worker
+    from holdfast.task.interaction import Ask, SyncAsk
 
 __version__ = "0.1.0"
 
 __all__ = [
     "After",
+    "Ask",
+    "AskRejected",
+    "AskTimeout",
     "BadArguments",
     "BadMessage",
     "BadState",
@@ -184,6 +190,7 @@ __all__ = [
     "StoreError",
     "StoreReplaced",
     "StoreUnavailable",
+    "SyncAsk",
     "SyncContext",
     "Task",
     "TaskDefaults",
@@ -215,6 +222,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.limits import Limits
 
         return Limits
+    if name in ("Ask", "SyncAsk"):
+        from holdfast.task import interaction
+
+        return getattr(interaction, name)
     if name == "Worker":
         from holdfast.engine.worker import Worker
 

@@ -183,6 +183,7 @@ class Holdfast:
         name: str | None = None,
         memory: int | None = None,
         receives: Mapping[str, Any] | None = None,
+        asks: Mapping[str, Any] | None = None,
         defaults: TaskDefaults | None = None,
         **settings: Unpack[CommonTaskSettings],
     ) -> TaskDecorator: ...
@@ -216,6 +217,8 @@ class Holdfast:
             memory: The memory limit in bytes of a task with `run_in="process"`.
             receives: The types of the messages that a durable function receives, by topic. `ctx.receive` uses them, and
                 `run.send` refuses other messages.
+            asks: The types of the payloads of the asks that a durable function answers, by name. `run.ask` refuses
+                other asks.
             requires: The labels that a worker needs to execute its runs, such as `{"gpu": "a100"}`. The value `"*"`
                 requires a label of any value.
             on_success: Tasks to enqueue in the transaction in which a run becomes done. They take a `RunEnd`.
@@ -244,7 +247,8 @@ class Holdfast:
             retry: When to retry a failed attempt, for states without a `retry` of their own.
             timeout: The limit for one attempt, for states without a `timeout` of their own.
             history: How many transitions of a run its history keeps. None keeps all.
-            **settings: The other settings are those of `task`, except `run_in`, `memory`, `receives` and `batch`.
+            **settings: The other settings are those of `task`, except `run_in`, `memory`, `receives`, `asks` and
+                `batch`.
 
         Example:
             ```python

@@ -8,7 +8,7 @@ HoldfastError
 │   ├── BadArguments              arguments that don't match the task
 │   │   └── CostExceedsLimit      a cost above all that a limit allows
 │   ├── LimitNotTaken             an adjustment of a limit that the code hasn't taken
-│   ├── BadMessage                a message that doesn't have the declared type
+│   ├── BadMessage                a message or ask that doesn't have the declared type
 │   ├── BadState                  a state of a state machine that can't be decoded or stored
 │   ├── GraphError                an invalid graph, or a run that isn't a graph
 │   └── BlockingCall              a blocking call in a thread with a running event loop
@@ -35,6 +35,8 @@ HoldfastError
 ├── RunCancelled                  the awaited run was cancelled
 ├── StepFailed                    a step failed permanently
 ├── ResultTimeout                 the run didn't finish in time (also TimeoutError)
+├── AskTimeout                    the run didn't answer an ask in time (also TimeoutError)
+├── AskRejected                   the run rejected an ask
 ├── WaitTimeout                   a durable wait timed out (also TimeoutError)
 ├── BatchFailed                   raised by tasks with batch=: some of the runs failed
 ├── Fatal                         raised by tasks: fail now, without a retry
@@ -113,7 +115,7 @@ class LimitNotTaken(TaskError):
 
 
 class BadMessage(TaskError):
-    """A message that doesn't have the type that the task declares for its topic."""
+    """A message or an ask that doesn't have the type that the task declares for it."""
 
 
 class BadState(TaskError):
@@ -280,6 +282,32 @@ class ResultTimeout(HoldfastError, TimeoutError):
 
 class WaitTimeout(HoldfastError, TimeoutError):
     """A durable wait timed out."""
+
+
+class AskTimeout(HoldfastError, TimeoutError):
+    """The run didn't answer an ask within the given time. It may still do so.
+
+    Ask again with the same `key` to get the reply: the run handles an ask with a key once.
+    """
+
+
+class AskRejected(HoldfastError):
+    """The run rejected an ask. Raise it in a handler of `ctx.serve` to reject the ask that it handles.
+
+    Args:
+        reason: Why, for people.
+        data: JSON for programs.
+        type: The name of the exception's class, if a handler raised another exception.
+    """
+
+    def __init__(
+        self, reason: str, *, data: Any = None, type: str | None = None, ask: str | None = None, run: str | None = None
+    ) -> None:
+        text = error_text(type, reason) if type else reason
+        super().__init__(text if ask is None else f"run {run} rejected ask {ask!r}: {text}")
+        self.reason = reason
+        self.data = data
+        self.type = type
 
 
 class BatchFailed(HoldfastError):

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "update", "fork", "send",
     "resend", "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check",
-    "schedules", "limits", "why", "stats", "doctor", "roles",
+    "schedules", "limits", "why", "stats", "doctor", "roles", "ask", "values",
 }  # fmt: skip
 READING = [
     ["runs"],
@@ -41,6 +41,8 @@ STEERING = [
     ["fork", "0199aaaa"],
     ["update", "0199aaaa", "--priority", "1"],
     ["send", "0199aaaa", "topic"],
+    ["ask", "0199aaaa", "name"],
+    ["values", "0199aaaa"],
     ["resend", "0199aaaa"],
     ["emit", "event"],
     ["gate", "0199aaaa"],

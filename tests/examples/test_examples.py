@@ -31,6 +31,7 @@ ENVIRONMENT["PYTHONUNBUFFERED"] = "1"
 # The end of the output of every start; output of the first start only; the output after which the test interrupts it.
 ENDS = {
     "agent": "answer: Oslo: rain, 4 degrees and Rome: rain, 4 degrees and 17 * 23 = 391",
+    "cart": "Bob paid 190 for anchor, rope (card blue)",
     "checkout": "stock: {'anchor': 2, 'rope': 9}",
     "cpu_work": "never_ends: timeout: the attempt took longer than its timeout of 1 s",
     "crawler": "17 pages: anchor.test 6, lamp.test 4, rope.test 6",
@@ -41,6 +42,7 @@ ENDS = {
 }
 EFFECTS = {
     "agent": "[weather: Rome]",
+    "cart": "Ada: charged 190",
     "checkout": "order 1: 42.00 charged",
     "crawler": "reading http://lamp.test/2",
     "file_import": "%, ",
@@ -49,6 +51,7 @@ EFFECTS = {
 }
 CUTS = {
     "agent": "Oslo: rain",
+    "cart": "Ada: charged 190",
     "checkout": "order 3: 99.00 charged",
     "crawler": "reading http://anchor.test/1",
     "file_import": "%, ",

@@ -8,7 +8,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import Batch, BatchFailed, Context, Holdfast, Request, Retry, Run, RunFailed, SyncContext, Task
+from holdfast import (
+    Ask,
+    Batch,
+    BatchFailed,
+    Context,
+    Holdfast,
+    Request,
+    Retry,
+    Run,
+    RunFailed,
+    SyncAsk,
+    SyncContext,
+    Task,
+)
 
 app = Holdfast("sqlite:///:memory:")
 
@@ -73,6 +86,16 @@ async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
     assert_type(await ctx.receive("note", type=list[str]), list[str])
     assert_type(await ctx.emit("paid", {"by": "card"}), bool)
 
+    ask = await ctx.receive_ask("add", type=Order)
+    assert_type(ask, Ask[Order])
+    assert_type(ask.payload, Order)
+    assert_type(await ask.reply(3), None)
+    assert_type(await ask.reject("no", data=1), None)
+    assert_type(await ctx.receive_ask("add", 60), Ask[Any])
+    assert_type(await ctx.serve(add=count, close=lambda: ctx.stop(5), timeout=60), Any)
+    assert_type(ctx.stop(Receipt()), Receipt)
+    assert_type(await ctx.set("phase", "paid"), None)
+
     assert_type(await ctx.spawn(count, "a"), Run[int])
     assert_type(await ctx.join(await ctx.spawn(count, "a")), int)
     assert_type(await ctx.call(send, "ada", subject="s"), bool)
@@ -106,6 +129,10 @@ def stroll(ctx: SyncContext, days: int) -> str:
     assert_type(ctx.gate("approve", type=Receipt), Receipt)
     assert_type(ctx.receive("note"), Any)
     assert_type(ctx.emit("paid"), bool)
+    assert_type(ctx.receive_ask("add", type=Order), SyncAsk[Order])
+    assert_type(ctx.receive_ask("add", type=Order).payload, Order)
+    assert_type(ctx.serve(close=lambda: ctx.stop(5)), Any)
+    assert_type(ctx.set("phase", "paid"), None)
     assert_type(ctx.join(ctx.spawn(count, "a")), int)
     assert_type(ctx.call(checkout, Order(), gift=True), Receipt)
     assert_type(ctx.map(count, ["a", "b"]), list[int])

@@ -13,6 +13,7 @@ from holdfast.policy.json_schema import find_mismatch
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.responses import MAX_BODY_BYTES
 from holdfast.web.site import OPERATIONS
+from tests.support.asks import send_ask
 from tests.support.web import Visitor
 
 
@@ -146,6 +147,69 @@ def test_a_message_that_was_set_aside_is_shown_and_sent_again(shop):
     shop.drain()
     assert visitor.get(at).json["info"]["result"] == 1
     assert visitor.post(f"{at}/messages/1/resend", {}).status == 409
+
+
+def test_a_run_is_asked_and_shows_its_values(shop):
+    @shop.app.task(name="object", asks={"add": int, "fail": None, "close": None, "wait": None})
+    async def thing(ctx: Context) -> int:
+        total = 0
+
+        async def add(number: int) -> int:
+            nonlocal total
+            total += number
+            await ctx.set("total", total)
+            return total
+
+        def fail() -> None:
+            raise ValueError("no")
+
+        def close() -> int:
+            return ctx.stop(total)
+
+        return await ctx.serve(add=add, fail=fail, close=close)
+
+    run, visitor = thing.enqueue(), shop.visitor("operate")
+    at = f"/api/v1/runs/{run.id}"
+    later = visitor.post(f"{at}/asks/add", {"payload": 1, "key": "k1", "wait": 0})
+    assert (later.status, later.json["state"], later.json["key"]) == (202, "pending", "k1")
+    assert visitor.get(f"{at}/answers/k1").status == 202
+    (pending,) = visitor.get(f"{at}/asks").json["asks"]
+    assert (pending["name"], pending["key"], pending["received"]) == ("add", "k1", False)
+    assert "Unanswered asks" in visitor.get(f"/runs/{run.id}").text
+    with shop.app.worker():
+        found = visitor.post(f"{at}/asks/add", {"payload": 2, "wait": 20})
+        assert (found.status, found.json["state"], found.json["reply"]) == (200, "replied", 3)
+        failed = visitor.post(f"{at}/asks/fail", {"wait": 20}).json
+        assert (failed["state"], failed["type"], failed["reason"]) == ("rejected", "ValueError", "no")
+        for path, body, status in (
+            ("asks/add", {"payload": "x"}, 422), ("asks/remove", {}, 422), ("asks/add", {"wait": 31}, 422),
+            ("asks/add", {"payload": 5, "key": "k1"}, 409),
+        ):  # fmt: skip
+            assert visitor.post(f"{at}/{path}", body).status == status, body
+        assert visitor.get(f"{at}/answers/k1").json["reply"] == 1
+        assert visitor.get(f"{at}/answers/other").status == 404
+        (value,) = visitor.get(f"{at}/values").json["values"]
+        assert (value["name"], value["value"], value["version"]) == ("total", 3, 2)
+        assert visitor.get(at).json["values"][0]["value"] == 3
+        assert "Values" in visitor.get(f"/runs/{run.id}").text
+        assert visitor.post(f"{at}/asks/close", {"wait": 20}).json["reply"] == 3
+        run.result(timeout=20)
+    assert visitor.post(f"{at}/asks/add", {"payload": 1}).status == 409
+    by = [entry["data"] for entry in visitor.get(f"{at}/history").json["entries"] if entry["kind"] == "sent"]
+    assert by[0] == {"by": "operate None", "ask": "add"}
+
+
+def test_an_ask_that_a_run_never_answers_ends_with_it(shop):
+    @shop.app.task(name="mute")
+    async def mute(ctx: Context) -> None:
+        await ctx.wait_for("go")
+
+    run, visitor = mute.enqueue(), shop.visitor("operate")
+    at = f"/api/v1/runs/{run.id}"
+    key = visitor.post(f"{at}/asks/add", {"wait": 0}).json["key"]
+    shop.app.emit("go")
+    shop.drain()
+    assert visitor.get(f"{at}/answers/{key}").json["state"] == "run_finished"
 
 
 def test_steps_reasons_and_graphs_are_returned(shop, open_visitor, fill):
@@ -325,12 +389,14 @@ def test_events_are_listed_emitted_and_cleared(shop, open_visitor):
 
 def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     runs = fill()
+    send_ask(runs["waiting"], "add", 1, "first")
     document = open_visitor.get("/api/v1/openapi.json").json
     for path, operations in document["paths"].items():
         if "get" not in operations or "{schedule}" in path:
             continue
         run = runs["graph" if path.endswith(("graph", "gates", "{gate}")) else "waiting"].id
-        answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)).replace("{gate}", "approve"))
+        filled = path.replace("{id}", str(run)).replace("{gate}", "approve").replace("{key}", "first")
+        answer = open_visitor.get(PREFIX + filled)
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
 

@@ -8,6 +8,7 @@ from holdfast.cli import (  # noqa: F401
     demo,
     events,
     gates,
+    interaction,
     logs,
     maintenance,
     queues,

@@ -210,6 +210,9 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "annotate": _nothing,
     "adjust": _nothing,
     "permit": lambda takes: ", ".join(f"cost {take[1] if take[3] is None else take[3]:,}" for take in takes or ()),
+    "set": _nothing,
+    "reply": _nothing,
+    "refused": _nothing,
     "undo": _nothing,
     "undone": _nothing,
 }
@@ -239,6 +242,8 @@ def _what(wait: WaitInfo) -> str:
         return "sleep" + (f" {wait.name}" if wait.name else "")
     if wait.kind == "message":
         return f"a message on topic {wait.name}"
+    if wait.kind == "ask":
+        return "an ask" if wait.name is None else f"ask {wait.name}"
     if wait.kind == "children":
         return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
     if wait.kind == "limit":

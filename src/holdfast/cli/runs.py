@@ -42,6 +42,7 @@ MAX_GATES = 10
 MAX_RETRYING = 10
 MAX_ARGUMENTS_CHARS = 80
 MAX_SET_ASIDE = 10
+MAX_SHOWN_ASKS = 10
 
 COLUMNS = (
     TableColumn("RUN", whole=True),
@@ -204,6 +205,8 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("will end", None if details.ending is None else f"{details.ending}, when its compensations have run"),
             ("waiting for", _waits(details)),
             ("set aside", _set_aside(details)),
+            ("values", _values(details)),
+            ("asks", _asks(details)),
             ("retrying", _retrying(details)),
             ("progress", _progress(info.progress)),
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
@@ -320,6 +323,21 @@ def _set_aside(details: RunDetails) -> str | None:
         lines.append(f"… and {len(details.set_aside) - MAX_SET_ASIDE:,} more (--json lists all)")
     if lines and not details.info.final:
         lines.append(f"send again: holdfast resend {details.info.id} {details.set_aside[0].n} [PAYLOAD]")
+    return "\n".join(lines) or None
+
+
+def _values(details: RunDetails) -> str | None:
+    return "\n".join(f"{each.name}: {cut(_json(each.value), MAX_VALUE_CHARS)}" for each in details.values) or None
+
+
+def _asks(details: RunDetails) -> str | None:
+    """List asks that aren't answered."""
+    lines = [
+        f"{each.name}, {'received, ' if each.received else ''}sent {format_ago(each.sent_at)}"
+        for each in details.asks[:MAX_SHOWN_ASKS]
+    ]
+    if len(details.asks) > MAX_SHOWN_ASKS:
+        lines.append("… and more (--json lists the first 100)")
     return "\n".join(lines) or None
 
 

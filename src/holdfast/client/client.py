@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.client.graphs import GraphClient
 from holdfast.client.handle import Run
+from holdfast.client.interaction import RunInteraction
 from holdfast.client.results import RunResults
 from holdfast.client.run_creator import RunCreator
 from holdfast.client.streams import RunStreams
@@ -58,6 +59,7 @@ class Client:
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
         self.streams = RunStreams(store, self.results.waiter)
+        self.interaction = RunInteraction(store, self._registry, self.streams.followers)
         self.decode_result = self.results.decode_result
         self.wake_result_waiters = self.results.waiter.on_local_ends
         self.wake_followers = self.streams.followers.on_local_writes

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from uuid import UUID
 
 from holdfast.errors import RunNotFound
@@ -19,9 +19,14 @@ from holdfast.model.type_variables import R_co
 from holdfast.task.scope import reject_in_event_loop
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from holdfast.client.client import Client
     from holdfast.client.graphs import Gate
     from holdfast.task.graph import Graph
+
+
+T = TypeVar("T")
 
 
 class Run(Generic[R_co]):
@@ -296,6 +301,150 @@ class Run(Generic[R_co]):
     async def asend(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
         """Send a message to the run. The awaitable form of `send`."""
         await run_in_thread(self._client.send, self.id, self.task, topic, payload, by)
+
+    @overload
+    def ask(
+        self, name: str, payload: Any = None, *, timeout: Duration | None = None, type: TypeForm[T],
+        key: str | None = None, by: str | None = None,
+    ) -> T: ...  # fmt: skip
+    @overload
+    def ask(
+        self, name: str, payload: Any = None, *, timeout: Duration | None = None, type: None = None,
+        key: str | None = None, by: str | None = None,
+    ) -> Any: ...  # fmt: skip
+    def ask(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        timeout: Duration | None = None,
+        type: Any = None,
+        key: str | None = None,
+        by: str | None = None,
+    ) -> Any:
+        """Ask the run something and return its reply.
+
+        The run answers with `ctx.serve` or `ctx.receive_ask`, once and in order of arrival. An ask waits until the run
+        gets to it: also if the run hasn't started, or restarts.
+
+        Args:
+            name: The name of the ask.
+            payload: Any JSON-serializable value.
+            timeout: How long to wait for the reply. None waits forever. The run may answer after a timeout.
+            type: The type to decode the reply as. None returns plain JSON.
+            key: Makes the ask idempotent: the run handles it once, and a repeated call returns the same reply. A run
+                remembers the keys of the last day. Defaults to a random key.
+            by: Who asks. With it, the ask is recorded in the history.
+
+        Raises:
+            AskRejected: The run rejected the ask, or the handler raised an exception.
+            AskTimeout: The run did not answer in time.
+            RunFinished: The run has finished, or it ended before it answered.
+            BadMessage: The task declares its asks with `asks=`, but none like this.
+            KeyConflict: The key was used for another ask to this run.
+
+        Example:
+            ```python
+            count = run.ask("add", Item("rope", 2), timeout=30, type=int)
+            ```
+        """
+        reject_in_event_loop("ask")
+        return self._client.interaction.ask(self.id, self.task, name, payload, timeout, type, key, by)
+
+    @overload
+    async def aask(
+        self, name: str, payload: Any = None, *, timeout: Duration | None = None, type: TypeForm[T],
+        key: str | None = None, by: str | None = None,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def aask(
+        self, name: str, payload: Any = None, *, timeout: Duration | None = None, type: None = None,
+        key: str | None = None, by: str | None = None,
+    ) -> Any: ...  # fmt: skip
+    async def aask(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        timeout: Duration | None = None,
+        type: Any = None,
+        key: str | None = None,
+        by: str | None = None,
+    ) -> Any:
+        """Ask the run something and return its reply. The awaitable form of `ask`."""
+        return await self._client.interaction.aask(self.id, self.task, name, payload, timeout, type, key, by)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that the run shows of itself with `ctx.set`, by name."""
+        reject_in_event_loop("values")
+        return self._client.interaction.values(self.id)
+
+    async def avalues(self) -> dict[str, Any]:
+        """Return the values that the run shows of itself. The awaitable form of `values`."""
+        return await run_in_thread(self._client.interaction.values, self.id)
+
+    @overload
+    def get(
+        self, name: str, default: T | None = None, *, type: TypeForm[T], wait: bool = False,
+        timeout: Duration | None = None,
+    ) -> T: ...  # fmt: skip
+    @overload
+    def get(
+        self, name: str, default: Any = None, *, type: None = None, wait: bool = False, timeout: Duration | None = None
+    ) -> Any: ...
+    def get(
+        self, name: str, default: Any = None, *, type: Any = None, wait: bool = False, timeout: Duration | None = None
+    ) -> Any:
+        """Return a value that the run has set with `ctx.set`.
+
+        Args:
+            name: The name of the value.
+            default: What to return if the run has not set it.
+            type: The type to decode the value as. None returns plain JSON.
+            wait: Wait until the run has set it.
+            timeout: How long to wait. None waits forever.
+
+        Raises:
+            ResultTimeout: The run did not set the value in time.
+            RunFinished: The run has finished without setting the value, and `wait` is true.
+        """
+        reject_in_event_loop("get")
+        return self._client.interaction.get(self.id, name, default, type, wait, timeout)
+
+    @overload
+    async def aget(
+        self, name: str, default: T | None = None, *, type: TypeForm[T], wait: bool = False,
+        timeout: Duration | None = None,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def aget(
+        self, name: str, default: Any = None, *, type: None = None, wait: bool = False, timeout: Duration | None = None
+    ) -> Any: ...
+    async def aget(
+        self, name: str, default: Any = None, *, type: Any = None, wait: bool = False, timeout: Duration | None = None
+    ) -> Any:
+        """Return a value that the run has set with `ctx.set`. The awaitable form of `get`."""
+        return await self._client.interaction.aget(self.id, name, default, type, wait, timeout)
+
+    @overload
+    def watch(self, name: str, *, type: TypeForm[T]) -> Iterator[T]: ...
+    @overload
+    def watch(self, name: str, *, type: None = None) -> Iterator[Any]: ...
+    def watch(self, name: str, *, type: Any = None) -> Iterator[Any]:
+        """Yield a value that the run sets with `ctx.set`: the current one, then each new one, until the run finishes.
+
+        A reader that is slower than the run gets the latest value, not those in between.
+        """
+        reject_in_event_loop("watch", "use `async for value in run.awatch(…)`")
+        return self._client.interaction.watch(self.id, name, type)
+
+    @overload
+    def awatch(self, name: str, *, type: TypeForm[T]) -> AsyncIterator[T]: ...
+    @overload
+    def awatch(self, name: str, *, type: None = None) -> AsyncIterator[Any]: ...
+    def awatch(self, name: str, *, type: Any = None) -> AsyncIterator[Any]:
+        """Yield a value that the run sets with `ctx.set`. The async form of `watch`."""
+        return self._client.interaction.awatch(self.id, name, type)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Yield the chunks that the run writes with `ctx.write`, until it finishes.

@@ -1,4 +1,4 @@
-"""Follow what runs write with `ctx.write`.
+"""Follow what runs write with `ctx.write`, and be notified of other things that they write (`interaction.py`).
 
 Each follower reads its own run. In between it waits: for a worker of this process that has written chunks, for a
 notification that another process has, or for the next poll. On a notification, one query finds the followers that have
@@ -8,9 +8,10 @@ something to read.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.client.results import (
@@ -33,22 +34,33 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """A caller that follows the stream of a run."""
+    """A caller that waits for what a run writes: chunks of its stream, or in subclasses, values and answers."""
 
-    __slots__ = ("_wake", "after", "id")
+    __slots__ = ("after", "id", "on_news")
 
     def __init__(self, run: UUID, after: int, wake: Callable[[], None]) -> None:
         self.id = str(run)
         self.after = after
-        """The number of the last chunk that it has read."""
-        self._wake = wake
+        """The number of the last chunk that it has read, or the version of the value."""
+        self.on_news = wake
 
     def wake(self) -> None:
         """Make it read again. From any thread."""
-        self._wake()
+        self.on_news()
+
+    @classmethod
+    def with_news(cls, store: Store, followers: Sequence[Any]) -> list[Follower]:
+        """Return those of these followers, all of this class, that have something to read. Blocking."""
+        ends = store.queries.stream_ends({follower.id for follower in followers})
+        found: list[Follower] = []
+        for follower in followers:
+            state, last = ends.get(follower.id, ("", 0))
+            if not state or state in FINAL_STATES or last > follower.after:
+                found.append(follower)
+        return found
 
 
-class StreamFollowers:
+class RunFollowers:
     """All followers of this process, and the listener that notifies them while they wait."""
 
     def __init__(self, store: Store, waiter: ResultWaiter) -> None:
@@ -71,19 +83,22 @@ class StreamFollowers:
 
     def pause(self, backoff: PollBackoff) -> float:
         """Return the seconds to the next poll, and listen for notifications if they are many."""
-        longest = MAX_POLL_INTERVAL_LISTENING_S if self._listener.is_listening else MAX_POLL_INTERVAL_S
-        pause_s = backoff.pause("", longest)
+        pause_s = backoff.pause("", self.max_interval())
         if pause_s >= LISTEN_FROM_S:
             self._listener.request(pause_s, self.on_change)
         return pause_s
 
+    def max_interval(self) -> float:
+        """Return the longest interval between two polls, given whether a listener is active."""
+        return MAX_POLL_INTERVAL_LISTENING_S if self._listener.is_listening else MAX_POLL_INTERVAL_S
+
     def on_change(self) -> None:
-        """Wake the followers whose run has written more or has ended. Blocking."""
-        followers = list(self._followers)
-        ends = self._store.queries.stream_ends({follower.id for follower in followers})
-        for follower in followers:
-            state, last = ends.get(follower.id, ("", 0))
-            if not state or state in FINAL_STATES or last > follower.after:
+        """Wake the followers whose run has written more or has ended. One query for each kind of them. Blocking."""
+        by_kind: defaultdict[type[Follower], list[Follower]] = defaultdict(list)
+        for follower in list(self._followers):
+            by_kind[type(follower)].append(follower)
+        for kind, followers in by_kind.items():
+            for follower in kind.with_news(self._store, followers):
                 follower.wake()
 
     def on_local_writes(self, runs: Collection[str]) -> None:
@@ -109,7 +124,7 @@ class RunStreams:
 
     def __init__(self, store: Store, waiter: ResultWaiter) -> None:
         self._store = store
-        self.followers = StreamFollowers(store, waiter)
+        self.followers = RunFollowers(store, waiter)
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
         """Yield the chunks of a run as they are written, until it finishes."""
@@ -133,7 +148,7 @@ class RunStreams:
         import asyncio
 
         loop, backoff, written = asyncio.get_running_loop(), PollBackoff(id, None), asyncio.Event()
-        follower = Follower(id, after, lambda: _set_from_thread(loop, written))
+        follower = Follower(id, after, lambda: set_from_thread(loop, written))
         with self.followers.add(follower):
             while True:
                 written.clear()
@@ -162,6 +177,7 @@ class RunStreams:
         return chunks, row[0] in FINAL_STATES and not rows
 
 
-def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+def set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of an event loop from any thread."""
     with suppress(RuntimeError):  # The loop was closed.
         loop.call_soon_threadsafe(event.set)

@@ -12,6 +12,7 @@ from holdfast.control.events import EventControl
 from holdfast.control.explainer import Explainer
 from holdfast.control.gates import GateControl
 from holdfast.control.graphs import GraphControl
+from holdfast.control.interaction import InteractionControl
 from holdfast.control.limits import LimitControl
 from holdfast.control.maintenance import Maintenance
 from holdfast.control.pauses import PauseControl
@@ -43,6 +44,7 @@ class Control:
         self.stats = StatsControl(store)
         self.gates = GateControl(store)
         self.events = EventControl(store)
+        self.interaction = InteractionControl(store, known)
         self.queues = QueueControl(store)
         self.pauses = PauseControl(store)
         self.schedules = ScheduleControl(store)

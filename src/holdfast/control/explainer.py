@@ -410,6 +410,7 @@ def _awaited(wait: WaitInfo) -> Reason:
         "sleep": "sleeping" + (f" ({wait.name})" if wait.name else ""),
         "event": f"waiting for event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}"),
         "message": f"waiting for a message on topic {wait.name}",
+        "ask": "waiting for an ask" if wait.name is None else f"waiting for ask {wait.name}",
         "children": f"waiting for {counted(wait.pending or 0, 'child', 'children')} ({wait.name})",
     }[wait.kind]
     return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})

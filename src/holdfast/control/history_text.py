@@ -65,6 +65,8 @@ def _describe_fork(data: Mapping[str, Any]) -> str:
 
 def _describe_sent(data: Mapping[str, Any]) -> str:
     again = f"message {data['message']} again, " if data.get("message") else ""
+    if data.get("ask"):
+        return f"ask {data['ask']}"
     return f"{again}topic {data['topic']}" if data.get("topic") else ""
 
 

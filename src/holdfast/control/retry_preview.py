@@ -19,7 +19,7 @@ from holdfast.store.run_tree import parse_spawn_key
 RetryMode = Literal["none", "start", "resume", "rewind", "undo", "graph"]
 RetryReason = Literal["failed", "timed_out", "undone", "not_undone", "repeated", "depends"]
 
-_NOT_SHOWN = ("write", "withdrawn", "undone", "now", "random", "uuid")
+_NOT_SHOWN = ("write", "set", "withdrawn", "undone", "now", "random", "uuid")
 _TEXTS = {
     "slept": "sleeps again",
     "event": "the event is received again",
@@ -28,6 +28,8 @@ _TEXTS = {
     "emit": "emitted before, so that the second emit has no effect",
     "existing": "enqueued again, unless the run with its key or unique name still stands for it",
     "undo": "registered again",
+    "reply": "answered before, so that the second answer has no effect",
+    "refused": "answered before, so that the second answer has no effect",
     "join": "joined again",
     "joined": "joined again",
     "failed": "failed, and runs again",

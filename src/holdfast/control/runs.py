@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
+from holdfast.control.interaction import InteractionControl, PendingAsk, ValueInfo
 from holdfast.control.limits import format_counter
 from holdfast.control.retry_preview import RetryPreview, RetryPreviewer
 from holdfast.control.run_payloads import RunPayloads
@@ -106,6 +107,10 @@ class RunDetails(msgspec.Struct, frozen=True):
     gate: GateInfo | None = None
     set_aside: list[MessageInfo] = msgspec.field(default_factory=list)
     """Messages that didn't have the type that the function expects."""
+    values: list[ValueInfo] = msgspec.field(default_factory=list)
+    """The values that it shows of itself, by name."""
+    asks: list[PendingAsk] = msgspec.field(default_factory=list)
+    """The first asks that it hasn't answered, in order of arrival."""
     full_limit: str | None = None
     """The limit, with its key, that the run is parked on."""
     more_history: int = 0
@@ -136,6 +141,7 @@ class RunControl:
         self._registry = registry
         self._reader = RunReader(store)
         self._graphs = graphs or GraphControl(store)
+        self._interaction = InteractionControl(store, Registry() if registry is None else registry)
 
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """List runs that match all filters, newest first; pass the page's `after` to get the next page.
@@ -231,6 +237,8 @@ class RunControl:
             waits=self.waits(id),
             children=[child_of(row, self._store.payloads) for row in children[:MAX_CHILDREN]],
             set_aside=self._set_aside(row, history, payloads.view),
+            values=[] if row.kind else self._interaction.values(id),
+            asks=[] if row.kind else self._interaction.pending(id),
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
             full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,

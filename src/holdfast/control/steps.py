@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.control.limits import format_counter
 from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.model.asks import asked_name
 from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json
@@ -19,7 +20,7 @@ from holdfast.model.history import Entry
 from holdfast.model.payloads import PayloadContext, Payloads, checkpoint_context
 from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.model.run import RunState
-from holdfast.model.step_keys import key_label, key_name
+from holdfast.model.step_keys import is_ask_key, key_label, key_name
 from holdfast.store import Store
 from holdfast.store.limits import STEP_TARGET
 from holdfast.store.run_queries import RunRow, StepRow, WaitRow
@@ -99,9 +100,10 @@ class WaitInfo(msgspec.Struct, frozen=True):
     """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
 
     key: str
-    kind: Literal["sleep", "event", "message", "children", "limit"]
+    kind: Literal["sleep", "event", "message", "ask", "children", "limit"]
     name: str | None
-    """The event, the topic, the name of the sleep, the task of the children, or the limit and its key."""
+    """The event, the topic, the ask (None for asks of all names), the name of the sleep, the task of the children, or
+    the limit and its key."""
     pending: int | None
     """The number of unfinished children, or the cost of the step that waits for a limit."""
     since: datetime
@@ -217,6 +219,8 @@ class StepsView:
         with suppress(PayloadError):
             context = checkpoint_context(row.kind, self._tenant, self._run, row.key)
             value = self._view.value(row.value, context, row.value_bytes)
+            if row.kind == "message" and is_ask_key(row.key) and isinstance(value, list) and len(value) == 4:
+                return {"ask": value[2], "key": value[0], "payload": value[3]}
             return to_datetime(value) if row.kind == "now" and isinstance(value, int) else value
         return (row.value or "")[:MAX_UNREADABLE_CHARS]
 
@@ -273,7 +277,7 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
     return [
         WaitInfo(
             key=row.key,
-            kind="limit" if row.key.startswith("$limit:") else row.kind,  # type: ignore[arg-type]
+            kind=_kind(row),  # type: ignore[arg-type]
             name=_awaited(row),
             pending=row.pending,
             since=to_datetime(row.since),
@@ -283,6 +287,12 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
         )
         for row in rows
     ]
+
+
+def _kind(row: WaitRow) -> str:
+    if row.key.startswith("$limit:"):
+        return "limit"
+    return "ask" if asked_name(row.target) is not None else row.kind
 
 
 def _event(row: WaitRow) -> tuple[str | None, str | None]:
@@ -297,7 +307,8 @@ def _awaited(row: WaitRow) -> str | None:
     if row.kind == "event" and (name := _event(row)[1]) is not None:
         return name
     if row.kind == "message":
-        return row.target
+        name = asked_name(row.target)
+        return row.target if name is None else name or None
     if row.kind == "children":
         return key_label(row.key).rpartition(" ")[2]
     return key_label(row.key).partition(" ")[2] or None

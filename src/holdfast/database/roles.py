@@ -31,7 +31,7 @@ _LOOKS_HASHED = re.compile(r"[0-9a-f]{16}")
 
 _WORK = {
     "runs": _ALL, "keys": _ALL, "lanes": _ALL, "workers": _ALL, "checkpoints": _ALL, "waits": _ALL, "events": _ALL,
-    "messages": _ALL, "metadata": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
+    "messages": _ALL, "metadata": _ALL, "run_values": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
     "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "logs": "select, insert, delete",
@@ -70,7 +70,9 @@ _TENANT = {
     "runs": f"select, insert ({_NEW_RUN}), update (held)",
     "edges": "select, insert",
     "metadata": "select, insert",
-    **dict.fromkeys(("history", "checkpoints", "waits", "messages", "chunks", "events", "logs"), "select"),
+    **dict.fromkeys(
+        ("history", "checkpoints", "waits", "messages", "chunks", "events", "logs", "run_values"), "select"
+    ),
 }
 _GRANTS = {"work": _WORK, "operate": _OPERATE, "enqueue": _ENQUEUE, "read": _READ}
 _VIEWS = (
@@ -82,7 +84,7 @@ _OPERATORS_VIEWS = ("readable_tokens", "readable_logins")
 _TENANT_VIEWS = (
     "shown_runs", "readable_runs", "readable_history", "readable_checkpoints", "readable_waits", "readable_events",
 )  # fmt: skip
-_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks", "metadata", "logs")
+_PARTS_OF_RUNS = ("history", "checkpoints", "waits", "messages", "chunks", "metadata", "logs", "run_values")
 _TENANT_TABLES = ("runs", "keys", "events", "edges", *_PARTS_OF_RUNS)
 
 

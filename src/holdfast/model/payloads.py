@@ -30,12 +30,15 @@ STORED_IN_CLEAR = (
     "the payload is stored in clear, but this app's codec only accepts encoded ones: another program wrote it, or it "
     "is older than the codec"
 )
+ENVELOPES = "\x1fasks"
+"""The place of the asks of a run. The names of topics have no control characters."""
 CANT_COPY = (
     "the payload is bound to its place by a codec that this app doesn't have: use the same Holdfast(codec=…) to copy it"
 )
 
 PayloadField: TypeAlias = Literal[
-    "args", "result", "step", "step_args", "event", "message", "chunk", "progress", "schedule", "log"
+    "args", "result", "step", "step_args", "event", "message", "reply", "value", "chunk", "progress", "schedule",
+    "log",
 ]  # fmt: skip
 """What a payload is."""
 
@@ -45,13 +48,13 @@ class PayloadContext(msgspec.Struct, frozen=True):
 
     Attributes:
         field: What the payload is: `args` and `result` of a run (or of a gate), the result of a `step`, the arguments
-            of a failed step (`step_args`), the payload of an `event` or a `message`, a `chunk` of `ctx.write`, the
-            `progress` of a run, lines that a run logged (`log`), or the arguments of a `schedule` that was created at
-            run time.
+            of a failed step (`step_args`), the payload of an `event` or a `message` (or of an ask), the `reply` to an
+            ask, a `value` of `ctx.set`, a `chunk` of `ctx.write`, the `progress` of a run, lines that a run logged
+            (`log`), or the arguments of a `schedule` that was created at run time.
         tenant: The tenant of the run or event.
         run: The id of the run; None for events and schedules.
-        name: The key of the step, the name of the event or schedule, or the topic; `template` for arguments into which
-            a graph fills outputs; None for others.
+        name: The key of the step or ask, the name of the event, value or schedule, or the topic; `template` for
+            arguments into which a graph fills outputs; None for others.
     """
 
     field: PayloadField
@@ -229,7 +232,9 @@ def checkpoint_context(kind: str, tenant: str | None, run: str, key: str) -> Pay
     if is_step_result(kind, key):
         return PayloadContext("step", tenant, run, key)
     if kind in ("event", "message"):
-        name = key.rpartition("#")[0].partition(":")[2]
+        operation, _, name = key.rpartition("#")[0].partition(":")
+        if operation in ("$ask", "$serve"):
+            return message_context(tenant, run, ENVELOPES)
         return PayloadContext("event", tenant, None, name) if kind == "event" else message_context(tenant, run, name)
     return None
 

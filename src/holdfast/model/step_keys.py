@@ -24,6 +24,11 @@ def key_digest(key: str) -> str:
     return "" if found is None else found.group()
 
 
+def is_ask_key(key: str) -> bool:
+    """Return whether it is the key of a wait for an ask."""
+    return key.startswith(("$ask:", "$serve#"))
+
+
 def key_label(key: str) -> str:
     """Return a label for display: `charge`, `charge #2`, `sleep`, `event approved`, `join shop.resize`."""
     base, _, occurrence = key.rpartition("#")
@@ -35,5 +40,7 @@ def key_label(key: str) -> str:
         return f"undone {key_label(f'{name}#{occurrence}')}"
     if kind == "join":  # its name is the key of the call
         return f"join {key_label(name).partition(' ')[2]}{times}"
+    if kind == "reply":  # its name ends with the id of the ask
+        name = name.rpartition(":")[0]
     name = _HASH.sub("", name)
     return f"{kind} {name}{times}" if name else f"{kind}{times}"

@@ -262,7 +262,7 @@ def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, Attempt
     restarted = [end.id for end in written if end.kind in ("restarted", "moved")]
     if restarted:
         tx.queue("delete_checkpoints", rows=id_rows(restarted))
-        tx.queue("return_unread_messages", rows=id_rows(restarted))
+        tx.queue("return_messages_of_restarted", rows=id_rows(restarted))
     without_waits = restarted + [end.id for end in written if end.kind == "done"]
     if without_waits:
         tx.queue("delete_waits", rows=id_rows(without_waits))

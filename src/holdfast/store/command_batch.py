@@ -23,8 +23,10 @@ from holdfast.store.commands import (
     NewCheckpoint,
     ProgressCommand,
     Reply,
+    ReplyCommand,
     RunToken,
     SetAsideCommand,
+    SetCommand,
     SpawnCommand,
     WaitCommand,
     WaitOutcome,
@@ -36,6 +38,7 @@ from holdfast.store.commands import (
 from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
+from holdfast.store.interaction import answer_asks, check_values_size
 from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
@@ -128,12 +131,14 @@ class CommandBatch:
             return [RUN_LOST] * len(self._commands)
         self._emit(waiters, more=more)
         self._record()
+        self._answer()
         self._withdraw()
         self._wait()
         self._spawn()
         self._enqueue()
         self._report()
         self._annotate()
+        self._set_values()
         self._add_failed_tries()
         self._settle_limits()
         # In batches by size: an emit may resolve many waits with a large payload.
@@ -190,6 +195,16 @@ class CommandBatch:
         outcomes = [record for _, record in records if record.waited]
         if outcomes:
             self._tx.queue("delete_waits_by_key", rows=json_rows(map(_wait_key, outcomes)))
+
+    def _answer(self) -> None:
+        """Answer asks: those of replies, and those that come with a wait, also if that is withdrawn at once."""
+        answers = [
+            (wait.token.run, wait.answer) for _, wait in self._unanswered(WaitCommand) if wait.answer is not None
+        ]
+        for at, reply in self._unanswered(ReplyCommand):
+            answers.append((reply.token.run, reply.answer))
+            self._reply(at, reply, reply.kind, None)
+        answer_asks(self._tx, answers)
 
     def _withdraw(self) -> None:
         """Delete waits that the task gave up, and pass on the messages that they had received.
@@ -379,6 +394,31 @@ class CommandBatch:
             self._replies[at] = Written()
         for at, adjust in adjusted:
             self._reply(at, adjust, "adjust", adjust.value)
+
+    def _set_values(self) -> None:
+        """Set values of runs, unless a run would have too many of them: that is recorded, too."""
+        given = self._unanswered(SetCommand)
+        if not given:
+            return
+        sizes: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        rows = id_rows(sorted({each.token.run for _, each in given}))
+        for run, name, size in self._tx.execute("read_value_sizes", rows=rows):
+            sizes[str(run)][name] = size
+        new: dict[tuple[str, str], str] = {}
+        for at, each in given:
+            run = each.token.run
+            merged = sizes[run] | {each.name: len(each.text.encode())}
+            try:
+                check_values_size(merged, run)
+            except TooLarge as error:
+                self._reply(at, each, "set", msgspec.json.encode(str(error)).decode())
+                continue
+            sizes[run] = merged
+            new[run, each.name] = each.text
+            self._reply(at, each, "set", None)
+        values = [{"run": run, "name": name, "value": value} for (run, name), value in sorted(new.items())]
+        for batch in in_batches(values, lambda row: len(row["value"])):
+            self._tx.execute("set_values", rows=json_rows(batch))
 
     def _add_failed_tries(self) -> None:
         """Add history entries about failed tries of steps, except those that were added before the reply got lost."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from holdfast.errors import PayloadUnreadable
+from holdfast.model.asks import AskAnswer
 from holdfast.store.rows import NewGraph, NewRun
 
 
@@ -75,6 +76,7 @@ class WaitCommand(msgspec.Struct):
     `target` is the topic, the event's target, the spawn key of children, or the permits that the step `name` needs: its
     outcome is that they are taken, which isn't recorded. An eager wait for children ends with the
     first that fails. `n` is the number of its checkpoint, which is taken when the command is submitted.
+    `answer`: the answer to an ask, which becomes durable with the wait for the next one.
     """
 
     token: RunToken
@@ -87,6 +89,7 @@ class WaitCommand(msgspec.Struct):
     delay: int | None = None
     due_at: int | None = None
     n: int = 0
+    answer: AskAnswer | None = None
 
 
 class WithdrawCommand(msgspec.Struct):
@@ -181,6 +184,30 @@ class AnnotateCommand(msgspec.Struct):
     text: str
 
 
+class SetCommand(msgspec.Struct):
+    """Set a value of the run. The reply is None, or a message as JSON text if the run would have too many of them."""
+
+    token: RunToken
+    n: int
+    key: str
+    name: str
+    text: str
+
+
+class ReplyCommand(msgspec.Struct):
+    """Answer an ask, unless it was answered before. `kind`: that of the checkpoint."""
+
+    token: RunToken
+    n: int
+    key: str
+    answer: AskAnswer
+    kind: Literal["reply", "refused"] = "reply"
+
+    @property
+    def text(self) -> str:
+        return self.answer.text
+
+
 class LimitedStepCommand(msgspec.Struct):
     """Record a step that holds permits, and return them. Safe to repeat.
 
@@ -233,8 +260,8 @@ class FailedTryCommand(msgspec.Struct):
 
 Command: TypeAlias = (
     NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
-    | WriteCommand | ProgressCommand | AnnotateCommand | MarkUndosCommand | FailedTryCommand | LimitedStepCommand
-    | AdjustCommand
+    | WriteCommand | ProgressCommand | AnnotateCommand | SetCommand | ReplyCommand | MarkUndosCommand | FailedTryCommand
+    | LimitedStepCommand | AdjustCommand
 )  # fmt: skip
 
 

@@ -156,6 +156,7 @@ def _block_nodes(tx: Tx, nodes: Sequence[str], by: str | None) -> list[ReleaseRe
 def _restart_nodes(tx: Tx, nodes: Sequence[str], by: str | None) -> list[RetriedRun]:
     """Let done nodes start over. What they recorded stays visible, but doesn't count any more."""
     restarted = _retried_runs(tx.execute("restart_nodes", rows=id_rows(nodes)))
+    tx.execute("forget_unread_asks", rows=id_rows(run.id for run in restarted))
     take_back(tx, {run.id: (run.generation - 1, 0) for run in restarted})
     data = {"starts_over": True} | ({} if by is None else {"by": by})
     entries = [
@@ -174,6 +175,7 @@ def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
 def _reset_runs(tx: Tx, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
     """Return failed runs to ready with new budgets; those whose compensations ran also go back (`rewind.py`)."""
     retried = _retried_runs(tx.execute("retry_runs", rows=id_rows(runs)))
+    tx.execute("forget_unread_asks", rows=id_rows(run.id for run in retried))
     rewound = rewind_runs(tx, [run.id for run in retried if run.ending is None])  # the others continue to undo
     tx.execute("add_history", rows=json_rows(_retried_row(run, by, rewound.get(run.id)) for run in retried))
     return retried

@@ -160,7 +160,7 @@ def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
         rows = id_rows(deleted)
         for statement in (
             "delete_history", "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges",
-            "delete_metadata", "delete_logs",
+            "delete_metadata", "delete_logs", "delete_values",
         ):  # fmt: skip
             tx.execute(statement, rows=rows)
     return len(deleted)

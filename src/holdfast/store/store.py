@@ -17,6 +17,7 @@ from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
 from holdfast.store.graph_forks import GraphForks
 from holdfast.store.graphs import GraphStore
+from holdfast.store.interaction import AskStore, ValueStore
 from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
@@ -75,12 +76,14 @@ class Store:
         self.graph_forks = GraphForks(context, self.lanes)
         self.pauses = PauseStore(context)
         self.events = EventStore(context)
+        self.asks = AskStore(context)
         self.limits = LimitStore(context)
 
         # Read them.
         self.outcomes = OutcomeStore(context)
         self.queries = RunQueries(context)
         self.run_list = RunList(context, self.lanes)
+        self.values = ValueStore(context)
         self.watchers = WatcherStore(context)
 
         # Operate the database.

@@ -6,13 +6,14 @@ Every function runs inside the transaction of its caller, which has locked the e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.database import Row
+from holdfast.model.asks import ANY_ASK, asked_name
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
 from holdfast.store.commands import RunToken, WaitOutcome
@@ -283,7 +284,13 @@ def receiver_key(generation: int, key: str) -> str:
 
 def take_message(tx: Tx, run: str, topic: str | None, by: str) -> str | None:
     """Take the first unread message of a topic for this receiver; return its payload, None without one."""
-    return _take_first(tx, run, tx.execute("first_unread_message", run=run, topic=topic), by)
+    return _take_first(tx, run, _queue_unread(tx, run, topic)(), by)
+
+
+def _queue_unread(tx: Tx, run: str, topic: str | None) -> Callable[[], Sequence[Row]]:
+    if topic == ANY_ASK:
+        return tx.queue("first_unread_ask", run=run)
+    return tx.queue("first_unread_message", run=run, topic=topic)
 
 
 def _take_first(tx: Tx, run: str, unread: Sequence[Row], by: str) -> str | None:
@@ -308,11 +315,14 @@ def set_message_aside(tx: Tx, token: RunToken, key: str, error: str) -> None:
 def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -> None:
     """Deliver the first unread message of a topic to the first open wait for one, if both exist.
 
-    `is_running`: whether the locked run is running, so that it need not be woken.
+    An ask goes to a wait for its name, or else to one for asks of all names. `is_running`: whether the locked run is
+    running, so that it need not be woken.
     """
     receivers = tx.queue("first_waiting_receiver", run=run, topic=topic)
-    unread = tx.queue("first_unread_message", run=run, topic=topic)
+    unread = _queue_unread(tx, run, topic)
     if not (waiting := receivers()):
+        if asked_name(topic):
+            deliver_message(tx, run, ANY_ASK, is_running=is_running)
         return
     generation, key = waiting[0]
     payload = _take_first(tx, run, unread(), receiver_key(generation, key))

@@ -11,20 +11,25 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 from uuid import UUID
 
+from holdfast.errors import TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.task import operation_factory
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.operation_factory import StepSettings
-from holdfast.task.operations import AsyncExecutorProtocol, Spawn
+from holdfast.task.operations import AsyncExecutorProtocol, ReceiveAsk, Spawn
 from holdfast.task.task import Takes1, Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from holdfast.client.handle import Run
     from holdfast.errors import RunFailed
+    from holdfast.task.interaction import Ask, Server
+
+    Served = TypeVarWithDefault("Served", default=Any)  # the caller's expectation, because handlers decide
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,10 +74,11 @@ class Context:
         ```
     """
 
-    __slots__ = ("_executor",)
+    __slots__ = ("_executor", "_server")
 
     def __init__(self, executor: AsyncExecutorProtocol) -> None:
         self._executor = executor
+        self._server: Server | None = None
 
     @property
     def run_id(self) -> UUID:
@@ -267,6 +273,86 @@ class Context:
         """
         return self._executor.perform(operation_factory.gate(name, payload, timeout, type))
 
+    # Asks
+
+    @overload
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> Coro[Ask[T]]: ...
+    @overload
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: None = None) -> Coro[Ask[Any]]: ...
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
+        """Wait for the next ask of a name, which `run.ask(name, payload)` sends, and return it. Answer it with `reply`.
+
+        Asks of one name arrive once and in order. An ask whose payload doesn't have the expected type is rejected, and
+        the function keeps waiting.
+
+        Args:
+            name: The name of the ask.
+            timeout: How long to wait. None waits forever.
+            type: The type to decode the payload as. None uses what `@app.task(asks=…)` declares, or else plain JSON.
+
+        Raises:
+            WaitTimeout: No ask arrived in time.
+
+        Example:
+            ```python
+            ask = await ctx.receive_ask("approve", type=Decision)
+            await ask.reply("thanks")
+            ```
+        """
+        return self._receive_ask(operation_factory.receive_ask(self._executor.task, name, timeout, type))
+
+    async def _receive_ask(self, operation: ReceiveAsk) -> Any:
+        from holdfast.task.interaction import Ask  # imported here because few functions need it
+
+        received, payload = await self._executor.perform(operation)
+        return Ask(self._executor, received, payload)
+
+    async def serve(self, /, *, timeout: Duration | None = None, **handlers: Callable[..., Any]) -> Served:
+        """Answer asks until a handler calls `ctx.stop`, and return the value that it passes.
+
+        Handlers are called one at a time, in order of arrival across all names. A handler takes the payload, decoded as
+        its parameter's type, and returns the reply. It may be a plain or async function and use the context. Its local
+        state is rebuilt by a replay, so keep side effects in steps.
+
+        An exception in a handler rejects the ask with the exception's type and message, and the function continues to
+        serve. `Fatal` also ends the run. `AskRejected(reason, data=…)` rejects the ask with your own reason.
+
+        Args:
+            timeout: How long to wait for the next ask. None waits forever.
+            **handlers: The functions by the names of their asks.
+
+        Raises:
+            WaitTimeout: No ask arrived in time.
+
+        Example:
+            ```python
+            items: list[str] = []
+
+            def add(item: str) -> int:
+                items.append(item)
+                return len(items)
+
+            def close() -> list[str]:
+                return ctx.stop(items)
+
+            return await ctx.serve(add=add, close=close)
+            ```
+        """
+        from holdfast.task.interaction import new_server, serve
+
+        self._server = server = new_server(self._server, self._executor.task, handlers, blocking=False)
+        try:
+            return await serve(self._executor, server, timeout)  # type: ignore[no-any-return]
+        finally:
+            self._server = None
+
+    def stop(self, value: T) -> T:
+        """End `ctx.serve` with this value when the handler that calls it has returned. Returns the value."""
+        if self._server is None:
+            raise TaskError("ctx.stop is for handlers of ctx.serve; return the value instead")
+        self._server.stop(value)
+        return value
+
     def emit(self, event: str, payload: Any = None) -> Coro[bool]:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
@@ -385,6 +471,21 @@ class Context:
             BadArguments: `used` isn't a number from 0 to 999,999,999.
         """
         return self._executor.perform(operation_factory.adjust(limit, used))
+
+    def set(self, name: str, value: Any) -> Coro[None]:
+        """Set a value that the run shows of itself: `run.get(name)` reads it, `run.watch(name)` follows it.
+
+        The latest value per name is kept, also when the function restarts. Recorded: a replay doesn't set old values
+        again.
+
+        Args:
+            name: The name of the value.
+            value: Any JSON-serializable value.
+
+        Raises:
+            TooLarge: The run would have more than 100 names, or values of more than 256 KiB.
+        """
+        return self._executor.perform(operation_factory.set_value(name, value))
 
     def write(self, chunk: Any) -> Coro[None]:
         """Write a chunk to the run's stream, which `run.stream()` reads."""

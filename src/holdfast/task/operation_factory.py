@@ -249,6 +249,18 @@ def receive(task: Task[..., Any], topic: str, timeout: Duration | None, type: An
     return operations.Receive(topic, _wait_timeout(timeout, "receive"), expected)
 
 
+def receive_ask(task: Task[..., Any], name: str, timeout: Duration | None, type: Any) -> operations.ReceiveAsk:
+    """Create the wait of `ctx.receive_ask`. Without a type, the one that the task declares for the ask applies."""
+    check_name(name, "the name of an ask")
+    expected = task.declaration.asks.get(name) if type is None else payload_type(type, "ctx.receive_ask: type=")
+    return operations.ReceiveAsk(name, _wait_timeout(timeout, "receive_ask"), expected)
+
+
+def serve(timeout: Duration | None) -> operations.ReceiveAsk:
+    """Create the first wait of `ctx.serve`."""
+    return operations.ReceiveAsk(timeout=_wait_timeout(timeout, "serve"))
+
+
 def emit(event: str, payload: Any) -> operations.Emit:
     check_name(event, "the event of ctx.emit")
     return operations.Emit(event, encode(payload, f"the payload of event {event}"))
@@ -346,6 +358,10 @@ def annotate(values: Mapping[str, Any]) -> operations.Annotate:
 def adjust(limit: str, used: float) -> operations.Adjust:
     name = check_name(limit, "the limit of ctx.adjust")
     return operations.Adjust(name, check_cost(used, f"ctx.adjust: what was used of limit {name}"))
+
+
+def set_value(name: str, value: Any) -> operations.SetValue:
+    return operations.SetValue(check_name(name, "the name of a value"), encode(value, f"the value {name!r}"))
 
 
 def write(chunk: Any) -> operations.Write:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from holdfast.model.asks import ReceivedAsk
 from holdfast.model.codec import digest_base
 from holdfast.model.retry import Retry
 from holdfast.task.declared_limits import Cost
@@ -211,6 +212,48 @@ class Adjust(msgspec.Struct):
         return f"$adjust:{self.limit}"
 
 
+class SetValue(msgspec.Struct):
+    """A value that the run shows of itself, as JSON text."""
+
+    name: str
+    text: str
+
+    @property
+    def base(self) -> str:
+        return f"$set:{self.name}"
+
+
+class NewAnswer(NamedTuple):
+    """The answer to an ask, as JSON text."""
+
+    ask: ReceivedAsk
+    kind: Literal["reply", "rejected"]
+    text: str
+
+
+class ReceiveAsk(msgspec.Struct):
+    """A wait for the next ask with a name, or of any name. `answer`: to the last one, durable with the wait."""
+
+    name: str | None = None
+    timeout: int | None = None
+    type: Any = None
+    answer: NewAnswer | None = None
+
+    @property
+    def base(self) -> str:
+        return "$serve" if self.name is None else f"$ask:{self.name}"
+
+
+class ReplyAsk(msgspec.Struct):
+    """An answer to an ask."""
+
+    answer: NewAnswer
+
+    @property
+    def base(self) -> str:
+        return self.answer.ask.reply_base
+
+
 class Restart(msgspec.Struct):
     """A restart of the run without its checkpoints. `args` is the JSON text of the new arguments."""
 
@@ -220,7 +263,7 @@ class Restart(msgspec.Struct):
 
 Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | ProgressReport | Write | Annotate | Adjust | Restart
+    | ProgressReport | Write | Annotate | Adjust | SetValue | ReceiveAsk | ReplyAsk | Restart
 )  # fmt: skip
 
 

@@ -114,6 +114,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     keep: Keep | None = None
     memory: int | None = None
     receives: Mapping[str, Any] = {}
+    asks: Mapping[str, Any] = {}
     hooks: Mapping[str, tuple[Any, ...]] = {}
     """Requests of the tasks to enqueue when a run ends, by event. Their argument is an example."""
     batch: Batch | None = None
@@ -150,6 +151,7 @@ class TaskSettings(CommonTaskSettings, total=False):
 
     memory: int | None
     receives: Mapping[str, Any] | None
+    asks: Mapping[str, Any] | None
     batch: Batch | None
 
 
@@ -197,6 +199,7 @@ def check_declaration(
     keep: Keep | Duration | None = None,
     memory: int | None = None,
     receives: Mapping[str, Any] | None = None,
+    asks: Mapping[str, Any] | None = None,
     on_success: HookTasks | None = None,
     on_failure: HookTasks | None = None,
     on_end: HookTasks | None = None,
@@ -219,18 +222,19 @@ def check_declaration(
         keep=None if keep is None else Keep.of(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
         batch=None if batch is None else _batch(batch, run_in, f"{where}: batch"),
-        receives={} if receives is None else _message_types(receives, f"{where}: receives"),
+        receives={} if receives is None else _message_types(receives, f"{where}: receives", "topic"),
+        asks={} if asks is None else _message_types(asks, f"{where}: asks", "ask"),
         requires={} if requires is None else check_requires(requires, f"{where}: requires"),
         hooks=declared_hooks(where, on_success=on_success, on_failure=on_failure, on_end=on_end),
     )
 
 
-def _message_types(value: Any, what: str) -> dict[str, Any]:
+def _message_types(value: Any, what: str, noun: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} must be a mapping of topics to types, not {type(value).__name__}")
+        raise ConfigError(f"{what} must be a mapping of {noun}s to types, not {type(value).__name__}")
     return {
-        check_name(topic, f"a topic in {what}"): payload_type(given, f"{what}[{topic!r}]")
-        for topic, given in value.items()
+        check_name(name, f"a name of {noun}s in {what}"): payload_type(given, f"{what}[{name!r}]")
+        for name, given in value.items()
     }
 
 

@@ -128,6 +128,13 @@ class Registry:
             self.get(task).check_message(topic, text)
         return text
 
+    def encode_ask(self, task: str, name: str, payload: Any) -> str:
+        """Encode an ask for a task. Raises BadMessage if the task doesn't declare it like this, where that is known."""
+        text = encode(payload, f"the payload of ask {name!r}")
+        with suppress(UnknownTask):
+            self.get(task).check_ask(name, text)
+        return text
+
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a result as the task's return type, or as plain JSON if the task is unknown here."""
         if isinstance(text, UnreadableText):
@@ -257,8 +264,9 @@ def register_task(
             f'{fn.__qualname__} is a durable function and can\'t have run_in="process": move the CPU-bound part to a '
             'job with run_in="process", and ctx.call it'
         )
-    if settings.get("receives") and not durable:
-        raise ConfigError(f"{fn.__qualname__} is a job, which receives no messages: remove receives=, or add a Context")
+    for setting, verb in (("receives", "receives no messages"), ("asks", "answers no asks")):
+        if settings.get(setting) and not durable:
+            raise ConfigError(f"{fn.__qualname__} is a job, which {verb}: remove {setting}=, or add a Context")
     declaration = check_declaration(task_name(fn) if name is None else name, is_async=is_async, **settings)
     if declaration.run_in == "process" and "<" in fn.__qualname__:
         raise TaskError(

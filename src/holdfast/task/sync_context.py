@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 from uuid import UUID
 
+from holdfast.errors import TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.task import operation_factory
@@ -21,9 +22,13 @@ from holdfast.task.task import Takes1, Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from holdfast.client.handle import Run
     from holdfast.errors import RunFailed
+    from holdfast.task.interaction import Server, SyncAsk
+
+    Served = TypeVarWithDefault("Served", default=Any)  # the caller's expectation, because handlers decide
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,10 +66,11 @@ class SyncContext:
         ```
     """
 
-    __slots__ = ("_executor",)
+    __slots__ = ("_executor", "_server")
 
     def __init__(self, executor: SyncExecutorProtocol) -> None:
         self._executor = executor
+        self._server: Server | None = None
 
     @property
     def run_id(self) -> UUID:
@@ -163,6 +169,37 @@ class SyncContext:
         """Wait until a person or another system decides, and return the output of the decision."""
         return self._executor.perform(operation_factory.gate(name, payload, timeout, type))
 
+    # Asks
+
+    @overload
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> SyncAsk[T]: ...
+    @overload
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: None = None) -> SyncAsk[Any]: ...
+    def receive_ask(self, name: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
+        """Wait for the next ask of a name, as in `Context.receive_ask`, and return it. Answer it with `reply`."""
+        from holdfast.task.interaction import SyncAsk  # imported here because few functions need it
+
+        operation = operation_factory.receive_ask(self._executor.task, name, timeout, type)
+        received, payload = self._executor.perform(operation)
+        return SyncAsk(self._executor, received, payload)
+
+    def serve(self, /, *, timeout: Duration | None = None, **handlers: Callable[..., Any]) -> Served:  # type: ignore[type-var]
+        """Answer asks until a handler calls `ctx.stop`, as in `Context.serve`, and return the value that it passes."""
+        from holdfast.task.interaction import new_server, serve_blocking
+
+        self._server = server = new_server(self._server, self._executor.task, handlers, blocking=True)
+        try:
+            return serve_blocking(self._executor, server, timeout)
+        finally:
+            self._server = None
+
+    def stop(self, value: T) -> T:
+        """End `ctx.serve` with this value when the handler that calls it has returned. Returns the value."""
+        if self._server is None:
+            raise TaskError("ctx.stop is for handlers of ctx.serve; return the value instead")
+        self._server.stop(value)
+        return value
+
     def emit(self, event: str, payload: Any = None) -> bool:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
@@ -237,6 +274,10 @@ class SyncContext:
     def adjust(self, limit: str, used: float) -> None:
         """Correct the cost of the last step, or else of the run, that has started with this limit."""
         self._executor.perform(operation_factory.adjust(limit, used))
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a value that the run shows of itself, as in `Context.set`. `run.get(name)` reads it."""
+        self._executor.perform(operation_factory.set_value(name, value))
 
     def write(self, chunk: Any) -> None:
         """Write a chunk to the run's stream, which `run.stream()` reads."""

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import BadArguments, BadMessage, ConfigError, HoldfastError, PayloadError, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import MaskedDigest, canonical, canonical_text, decode, digest
+from holdfast.model.names import quoted
 from holdfast.model.retry import Retry
 from holdfast.model.type_variables import P, R_co
 from holdfast.task.annotations import shown as type_name
@@ -150,16 +151,22 @@ class Task(Generic[P, R_co]):
 
     def check_message(self, topic: str, text: str) -> None:
         """Raise BadMessage if a message, as JSON text, doesn't have the type that the task declares for its topic."""
-        expected = self.declaration.receives.get(topic)
+        self._check_payload(text, self.declaration.receives.get(topic), f"on topic {topic!r}, and this message")
+
+    def check_ask(self, name: str, text: str) -> None:
+        """Raise BadMessage if the task declares its asks, but none like this one, whose payload is JSON text."""
+        declared = self.declaration.asks
+        if declared and name not in declared:
+            raise BadMessage(f"task {self.name} has no ask {quoted(name)}; it has {', '.join(sorted(declared))}")
+        self._check_payload(text, declared.get(name), f"with ask {name!r}, and this payload")
+
+    def _check_payload(self, text: str, expected: Any, where: str) -> None:
         if expected is None:
             return
         try:
             decode(text, expected)
         except PayloadError as error:
-            raise BadMessage(
-                f"task {self.name} receives {type_name(expected)} on topic {topic!r}, and this message doesn't fit: "
-                f"{error}"
-            ) from error
+            raise BadMessage(f"task {self.name} receives {type_name(expected)} {where} doesn't fit: {error}") from error
 
     def request(self, /, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
         """Create a request, to be enqueued later. The arguments are checked now."""

@@ -120,6 +120,12 @@ def message_set_aside(run: str, task: str, attempt: int, topic: str, error: str)
     _log_attempt(logging.WARNING, event, run, task, attempt, {"topic": topic, "error": error})
 
 
+def ask_refused(run: str, task: str, attempt: int, ask: str, error: str) -> None:
+    """Report an ask that doesn't have the expected type. The error names the mismatch, not the payload."""
+    event = "ask rejected, it does not have the expected type"
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"ask": ask, "error": error})
+
+
 def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int, **span: str) -> None:
     event = "attempt abandoned, the task ignored cancellation"
     _log_attempt(logging.WARNING, event, run, task, attempt, {"lost_threads": lost_threads}, **span)

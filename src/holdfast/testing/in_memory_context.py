@@ -19,7 +19,8 @@ from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, Wait
 from holdfast.engine.durable.step_retry import FailedTry, StepRetries
 from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.sync_executor import complete
-from holdfast.errors import ErrorInfo, TaskError
+from holdfast.errors import AskRejected, ErrorInfo, TaskError
+from holdfast.model.asks import AskAnswer, ReceivedAsk, asked_name, decode_rejection, encode_envelope
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
@@ -146,6 +147,8 @@ class SharedState:
         self.emitted: dict[str, Any] = {}
         self.written: list[Any] = []
         self.metadata: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.replies: list[Any] = []
 
 
 class InMemoryExecutor:
@@ -154,13 +157,18 @@ class InMemoryExecutor:
     attempt = 1
 
     def __init__(
-        self, shared: SharedState, messages: Mapping[str, Iterable[Any]] | None, scheduled_for: datetime | None
+        self,
+        shared: SharedState,
+        messages: Mapping[str, Iterable[Any]] | None,
+        scheduled_for: datetime | None,
+        asks: Iterable[tuple[str, Any]] = (),
     ) -> None:
         self.run_id = new_id()
         self.scheduled_for = scheduled_for
         self.task: Task[..., Any] = remote_task("a-direct-call", enqueuer=None)  # type: ignore[arg-type]
         self.shared = shared
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
+        self._asks = [ReceivedAsk(str(new_id()), "", name, encode(payload)) for name, payload in asks]
         self._runs = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # By spawn key: the id of each child, then its result.
         self._claim = claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
@@ -259,9 +267,20 @@ class InMemoryExecutor:
                 return f'"{command.request.id}"'
             case commands.AnnotateCommand():
                 shared.metadata.update(decode(command.text))
+            case commands.SetCommand():
+                shared.values[command.name] = decode(command.text)
+            case commands.ReplyCommand():
+                self._reply(command.answer)
             case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
+
+    def _reply(self, answer: AskAnswer) -> None:
+        if answer.answer == "reply":
+            self.shared.replies.append(decode(answer.text))
+        else:
+            rejection = decode_rejection(answer.text)
+            self.shared.replies.append(AskRejected(rejection.reason, data=rejection.data, type=rejection.type))
 
     # Waits
 
@@ -280,6 +299,13 @@ class InMemoryExecutor:
 
     def _outcome(self, wait: commands.WaitCommand) -> WaitOutcome:
         """Return the outcome of a wait: what is already there, or else its timeout."""
+        if wait.answer is not None:
+            self._reply(wait.answer)
+        if (name := asked_name(wait.target)) is not None:
+            for ask in self._asks:
+                if name in ("", ask.name):
+                    self._asks.remove(ask)
+                    return WaitOutcome("message", encode_envelope(ask))
         if wait.kind == "event" and wait.name in self.shared.events:
             return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
@@ -337,6 +363,8 @@ class InMemoryExecutor:
 def _missing_input(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
+    if (name := asked_name(wait.target)) is not None:
+        return f"no ask arrives: pass it with context(asks=[({name or 'name'!r}, payload), …])"
     return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
 
 
@@ -365,6 +393,16 @@ class RecordedEffects:
     def metadata(self) -> dict[str, Any]:
         """The values set with `ctx.annotate`."""
         return dict(self._executor.shared.metadata)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values set with `ctx.set`."""
+        return dict(self._executor.shared.values)
+
+    @property
+    def replies(self) -> list[Any]:
+        """The answers to asks, in order: the values of replies, and an `AskRejected` for each rejected ask."""
+        return list(self._executor.shared.replies)
 
     @property
     def written(self) -> list[Any]:
@@ -425,6 +463,7 @@ def context(
     *,
     events: Mapping[str, Any] | None = None,
     messages: Mapping[str, Iterable[Any]] | None = None,
+    asks: Iterable[tuple[str, Any]] = (),
     gates: Mapping[str, Any] | None = None,
     connection: object = None,
     now: datetime | None = None,
@@ -438,6 +477,7 @@ def context(
     Args:
         events: The events that have occurred, with their payloads.
         messages: The messages that were sent, in order, by topic.
+        asks: The asks in order of arrival, as pairs of name and payload. `ctx.replies` has the answers.
         gates: The outputs of gates by name; an exception rejects the gate.
         connection: The connection for functions of `ctx.transaction`.
         now: The initial time.
@@ -450,19 +490,20 @@ def context(
         assert ctx.steps == ["charge", "ship"]
         ```
     """
-    return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, gates, connection), messages, scheduled_for))
+    shared = SharedState(now, events, gates, connection)
+    return InMemoryContext(InMemoryAsyncExecutor(shared, messages, scheduled_for, asks))
 
 
 def sync_context(
     *,
     events: Mapping[str, Any] | None = None,
     messages: Mapping[str, Iterable[Any]] | None = None,
+    asks: Iterable[tuple[str, Any]] = (),
     gates: Mapping[str, Any] | None = None,
     connection: object = None,
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemorySyncContext:
     """Create a context in memory for a durable function that is a plain def. See `context`."""
-    return InMemorySyncContext(
-        InMemorySyncExecutor(SharedState(now, events, gates, connection), messages, scheduled_for)
-    )
+    shared = SharedState(now, events, gates, connection)
+    return InMemorySyncContext(InMemorySyncExecutor(shared, messages, scheduled_for, asks))

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.engine.durable import interaction
 from holdfast.engine.durable.history import (
     ChildOutcome,
     Compensation,
@@ -141,10 +142,10 @@ class OperationPlans:
     """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
     __slots__ = (
-        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
+        "_child_keys", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
         "_is_replaying", "_joined_outcomes", "_limits", "_reader", "_reloads_spawned", "_spawned", "_step_record",
-        "_timeouts", "_unused_numbers", "around_step", "claim", "compensations", "has_undos", "has_waited", "history",
-        "holds_permits", "next_number",
+        "_timeouts", "_unused_numbers", "around_step", "claim", "client", "compensations", "has_undos", "has_waited",
+        "history", "holds_permits", "next_number",
         "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
@@ -174,7 +175,7 @@ class OperationPlans:
         self.around_step: Callable[[Any], Any] | None = None
         """Adds the application's middleware to a step or transaction."""
         """Called with the target of an event that the run waited for; blocks."""
-        self._client = client
+        self.client = client
         self._reader = reader
         self._step_record = partial(NewStepCheckpoint, *history.run_token[:3])
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
@@ -280,10 +281,6 @@ class OperationPlans:
         return self._step_value(operation, result.n, key, result.text, 1)
 
     @property
-    def client(self) -> ClientServices:
-        return self._client
-
-    @property
     def limits(self) -> StepLimits:
         """The permits of steps, for functions that use any."""
         if self._limits is None:
@@ -360,13 +357,13 @@ class OperationPlans:
 
     async def sleep(self, executor: PlanExecutor, operation: op.Sleep) -> Any:
         key = self.history.next_key(operation.base)
-        await self._wait(executor, key, kind="sleep", delay=operation.delay, due_at=operation.until)
+        await self.wait_for_outcome(executor, key, kind="sleep", delay=operation.delay, due_at=operation.until)
 
     async def wait_for(self, executor: PlanExecutor, operation: op.WaitFor) -> Any:
         tenant, name = self.claim.tenant, operation.event
         target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
-        result = await self._wait(
+        result = await self.wait_for_outcome(
             executor,
             self.history.next_key(operation.base),
             on_event,
@@ -378,7 +375,7 @@ class OperationPlans:
         )
         what = f"event {name!r}"
         try:
-            text = self._payload(result, PayloadContext("event", tenant, None, name), what)
+            text = self.payload(result, PayloadContext("event", tenant, None, name), what)
             return decode_value(text, operation.type or Any)
         except PayloadError as error:
             raise unexpected_payload(what, error) from error
@@ -388,8 +385,8 @@ class OperationPlans:
         key = self.history.next_key(operation.base)
         context = message_context(self.claim.tenant, self.claim.id, topic)
         while True:
-            result = await self._wait(executor, key, kind="message", target=topic, delay=operation.timeout)
-            text = self._payload(result, context, what)
+            result = await self.wait_for_outcome(executor, key, kind="message", target=topic, delay=operation.timeout)
+            text = self.payload(result, context, what)
             try:
                 return decode_value(text, operation.type or Any)
             except PayloadError as error:
@@ -399,20 +396,22 @@ class OperationPlans:
             await executor.write(commands.SetAsideCommand(self.run_token, key, reason))
             log.message_set_aside(self.claim.id, executor.task.name, self.claim.attempt, topic, reason)
 
-    def _payload(self, result: WaitResult, context: PayloadContext, what: str) -> str:
+    def payload(self, result: WaitResult, context: PayloadContext, what: str) -> str:
         """Return the payload of an event or message as JSON text; raise WaitTimeout if the wait timed out."""
         if result.outcome.kind == "due":
             timeout = WaitTimeout(f"timed out waiting for {what}")
             self._timeouts[result.n] = _reference(timeout)
             raise timeout
         stored = result.outcome.value
-        text = "null" if stored is None else self._client.unpack(stored, context)
+        text = "null" if stored is None else self.client.unpack(stored, context)
         if text[:1] == "~":  # This worker lacks the codec, for example: the payload itself may be fine.
             error = unreadable_error(text)
             raise Fatal(f"the payload of {what} can't be read: {error}") from error
         return text
 
-    async def _wait(self, executor: PlanExecutor, key: str, read: Read | None = None, **wait: Any) -> WaitResult:
+    async def wait_for_outcome(
+        self, executor: PlanExecutor, key: str, read: Read | None = None, **wait: Any
+    ) -> WaitResult:
         recorded = self.history.consume(key)
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)
@@ -427,7 +426,7 @@ class OperationPlans:
 
     # Events and other runs
 
-    async def _perform_once(self, executor: PlanExecutor, base: str, command: Callable[[int, str], Command]) -> Any:
+    async def perform_once(self, executor: PlanExecutor, base: str, command: Callable[[int, str], Command]) -> Any:
         """Write a command unless it is recorded; return its key and the recorded text."""
         key = self.history.next_key(base)
         recorded = self.history.consume(key)
@@ -446,13 +445,13 @@ class OperationPlans:
     async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event
         context = PayloadContext("event", tenant, None, name)
-        text = self._client.pack(operation.payload, context, f"the payload of event {name}")
+        text = self.client.pack(operation.payload, context, f"the payload of event {name}")
         target = event_target(tenant, name)
-        _, value = await self._perform_once(
+        _, value = await self.perform_once(
             executor,
             operation.base,
             lambda n, key: commands.EmitCommand(
-                self.run_token, n, key, target, tenant, name, text, self._client.trace()
+                self.run_token, n, key, target, tenant, name, text, self.client.trace()
             ),
         )
         return value == "true"
@@ -463,22 +462,22 @@ class OperationPlans:
         recorded = self.history.consume(key)
         if recorded is not None:
             await executor.replay(recorded)
-            return self._client.handle(UUID(decode(recorded.value or "")), task, created=recorded.kind == "enqueue")
+            return self.client.handle(UUID(decode(recorded.value or "")), task, created=recorded.kind == "enqueue")
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
-        new = self._client.new_run(operation.request)
+        new = self.client.new_run(operation.request)
         id = decode(await executor.write(commands.EnqueueCommand(self.run_token, self.next_number(), key, new)))
         self._is_replaying = False
-        return self._client.handle(UUID(id), task, created=id == new.id)
+        return self.client.handle(UUID(id), task, created=id == new.id)
 
     async def spawn(self, executor: PlanExecutor, operation: op.Spawn) -> Any:
         request = operation.request
         return await self._spawn_child(
-            executor, operation.base, request.task, lambda: (self._client.new_child(request, self.claim.tenant), None)
+            executor, operation.base, request.task, lambda: (self.client.new_child(request, self.claim.tenant), None)
         )
 
     async def submit(self, executor: PlanExecutor, operation: op.Submit) -> Any:
-        create = partial(self._client.new_child_graph, operation.plan, operation.result, self.claim.tenant)
+        create = partial(self.client.new_child_graph, operation.plan, operation.result, self.claim.tenant)
         run = await self._spawn_child(executor, operation.base, operation.plan.graph.name, create)
         self._graph_result_tasks[str(run.id)] = operation.result_task() or ""  # Without a task, it is plain JSON.
         return run
@@ -502,10 +501,10 @@ class OperationPlans:
             child, graph = create()
             return commands.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
-        key, text = await self._perform_once(executor, base, command)
+        key, text = await self.perform_once(executor, base, command)
         id = decode(text)
         self._child_keys[id] = key
-        return self._client.handle(UUID(id), task)
+        return self.client.handle(UUID(id), task)
 
     async def join(self, executor: PlanExecutor, operation: op.Join) -> Any:
         spawn = self._child_keys.get(str(operation.run))
@@ -523,11 +522,11 @@ class OperationPlans:
             return []
 
         def command(n: int, key: str) -> Command:
-            children = [self._client.new_child(request, self.claim.tenant) for request in operation.requests]
+            children = [self.client.new_child(request, self.claim.tenant) for request in operation.requests]
             value = encode_map_value(len(children), operation.concurrency)
             return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
-        spawn, _ = await self._perform_once(executor, operation.base, command)
+        spawn, _ = await self.perform_once(executor, operation.base, command)
         eager = operation.errors == "raise"
         n, ends = await self._join_children(executor, spawn, lambda: self.read_children(spawn), eager=eager)
         if eager:
@@ -565,7 +564,7 @@ class OperationPlans:
         """Return how children ended whose results a fork has copied from its original."""
         context = PayloadContext("step", self.claim.tenant, self.claim.id, joined.key)
         return [
-            (id, state, None if result is None else self._client.unpack(result, context), error)
+            (id, state, None if result is None else self.client.unpack(result, context), error)
             for id, state, result, error in decode(joined.value or "null")["ends"]
         ]
 
@@ -603,7 +602,7 @@ class OperationPlans:
         """Return the result of a child, or the exception for its failure; `child` is the name of its task or graph."""
         id, state, result, _ = end
         if state == "done":
-            return self._client.decode_result(self._graph_result_tasks.get(id, child), result)
+            return self.client.decode_result(self._graph_result_tasks.get(id, child), result)
         return child_failure(child, end)
 
     # Recorded values, output and restart
@@ -611,7 +610,7 @@ class OperationPlans:
     async def value(self, executor: PlanExecutor, operation: op.Value) -> Any:
         # The database supplies the time for "now".
         new = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")
-        _, text = await self._perform_once(
+        _, text = await self.perform_once(
             executor, operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
         )
         value = decode(text or new)
@@ -632,7 +631,7 @@ class OperationPlans:
 
     def _progress_command(self, text: str) -> commands.ProgressCommand:
         context = PayloadContext("progress", self.claim.tenant, self.claim.id)
-        return commands.ProgressCommand(self.run_token, self._client.pack(text, context, "the progress"))
+        return commands.ProgressCommand(self.run_token, self.client.pack(text, context, "the progress"))
 
     def late_progress(self) -> commands.ProgressCommand | None:
         """Return the last progress report of the code, if it was taken for a repeated one.
@@ -647,19 +646,19 @@ class OperationPlans:
     async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
         context = PayloadContext("chunk", self.claim.tenant, self.claim.id)
-        text = self._client.pack(operation.text, context, "the chunk of ctx.write")
+        text = self.client.pack(operation.text, context, "the chunk of ctx.write")
         if current is not None and current.step is not None:
             command = commands.WriteCommand(
                 self.run_token, None, current.step, attempt, text, current.step, current.step_try
             )
             await executor.write(command)
             return
-        await self._perform_once(
+        await self.perform_once(
             executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
     async def annotate(self, executor: PlanExecutor, operation: op.Annotate) -> Any:
-        _, refusal = await self._perform_once(
+        _, refusal = await self.perform_once(
             executor, operation.base, lambda n, key: commands.AnnotateCommand(self.run_token, n, key, operation.text)
         )
         if refusal is not None:
@@ -704,4 +703,7 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Annotate: OperationPlans.annotate,
     op.Adjust: OperationPlans.adjust,
     op.Restart: OperationPlans.restart,
+    op.SetValue: interaction.set_value,
+    op.ReceiveAsk: interaction.receive_ask,
+    op.ReplyAsk: interaction.reply,
 }

@@ -48,7 +48,17 @@ from holdfast.model.failure import describe_exception, error_from_json, error_to
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store import AttemptEnd, Store
-from holdfast.store.commands import RUN_LOST, NewCheckpoint, Reply, WriteCommand, Written, needs_own_transaction
+from holdfast.store.commands import (
+    RUN_LOST,
+    NewCheckpoint,
+    Reply,
+    ReplyCommand,
+    SetCommand,
+    WaitCommand,
+    WriteCommand,
+    Written,
+    needs_own_transaction,
+)
 from holdfast.store.rows import Claim, EndedClaims
 from holdfast.telemetry import log
 
@@ -87,6 +97,13 @@ def is_data_error(error: Exception) -> bool:
 def _is_plain_outcome(command: Any) -> bool:
     """Return whether the command records a known value, without a compensation."""
     return type(command) is NewCheckpoint and command.kind != "now" and not command.undo
+
+
+def _is_followed(command: Any) -> bool:
+    """Return whether clients may wait for what the command writes: a chunk, a value or an answer."""
+    if isinstance(command, WaitCommand):
+        return command.answer is not None
+    return isinstance(command, WriteCommand | SetCommand | ReplyCommand)
 
 
 def _frees_others(ends: Iterable[AttemptEnd]) -> bool:
@@ -243,7 +260,7 @@ class Committer(Loop):
 
     def _write_some(self, session: str, writes: list[PendingWrite]) -> list[Reply]:
         commands: list[Any] = [write.command for write in writes]
-        self._streaming_runs.update(each.token.run for each in commands if isinstance(each, WriteCommand))
+        self._streaming_runs.update(each.token.run for each in commands if _is_followed(each))
         with self._claiming(session, len(commands)) as claim:
             return self._store.journal.write(session, commands, claim)
 

@@ -62,6 +62,8 @@ def _operation(each: Operation) -> dict[str, Any]:
             "default": {"description": "Error.", "content": _PROBLEM},
         },
     }
+    if each.status_of is not None:
+        result["responses"]["202"] = {"description": "Pending.", "content": _json_content(_answer_schema(each))}
     if each.may_exist:
         result["responses"]["200"] = {"description": "It exists.", "content": _json_content(_answer_schema(each))}
     if each.body is not None:

@@ -65,7 +65,11 @@ class Operation:
     """The type of the response, or the types of its members by name."""
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
+    follow: Callable[[ApiRequest, Any], Awaitable[Any]] | None = None
+    """Continues with the result of `do` without occupying a thread, and returns the response's content."""
     status: int = 200
+    status_of: Callable[[Any], int] | None = None
+    """Chooses the status of a response by its content: `status` or 202, not finished yet."""
     may_exist: bool = False
     """Whether the response has the status 200 if its member `created` is false."""
     all_tenants: bool = False
@@ -89,8 +93,12 @@ def route(context: SiteContext, operation: Operation) -> Route:
                 body = await _body(request, operation)
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
             result = await context.threads.run(operation.do, call)
+            if operation.follow is not None:
+                result = await operation.follow(call, result)
             if operation.method == "POST":
                 log.operator_action(f"{operation.name} {request.url.path}", principal.by)
+            if operation.status_of is not None:
+                return json_response(result, operation.status_of(result))
             existed = operation.may_exist and not result.created
             return json_response(result, 200 if existed else operation.status)
         except Exception as error:

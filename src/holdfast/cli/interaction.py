@@ -1,0 +1,106 @@
+"""Commands that talk to running functions: `ask` and `values`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.completion import complete_runs
+from holdfast.cli.options import by_option, payload
+from holdfast.cli.output import TableColumn, format_ago, note, show_json, show_line, show_table
+from holdfast.cli.render_history import plain
+from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
+from holdfast.errors import error_text
+from holdfast.model.names import actor_or_user
+
+if TYPE_CHECKING:
+    from holdfast.control.interaction import AskInfo
+
+VALUE_COLUMNS = (
+    TableColumn("NAME", whole=True),
+    TableColumn("VALUE"),
+    TableColumn("SET", whole=True),
+)
+
+
+@holdfast.command()
+@click.argument("run", shell_complete=complete_runs)
+@pass_shared
+def values(shared: SharedOptions, run: str) -> None:
+    """Show the values that a run shows of itself with `ctx.set`.
+
+    RUN is a run id or a unique prefix.
+
+    \b
+    Examples:
+      holdfast values 0199a3f2-6c1e
+      holdfast values 0199a3f2-6c1e --json | jq -r '.[].name'
+    """
+    from holdfast.cli.connect import connect_or_empty
+
+    with connect_or_empty(shared) as control:
+        found = control.interaction.values(control.runs.find(run))
+    if shared.json:
+        show_json(found)
+        return
+    rows = [[each.name, plain(each.value) or "null", format_ago(each.at)] for each in found]
+    show_table(VALUE_COLUMNS, rows, "the run has set no values")
+
+
+@holdfast.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("name")
+@click.argument("given_payload", metavar="[PAYLOAD]", required=False)
+@click.option("--key", metavar="KEY", help="Handle it once: with the same key, the reply is returned again.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS",
+    help="How long to wait for the answer.",
+)  # fmt: skip
+@by_option
+@pass_shared
+def ask(
+    shared: SharedOptions,
+    run: str,
+    name: str,
+    given_payload: str | None,
+    key: str | None,
+    timeout: float,
+    by: str | None,
+) -> int:
+    """Ask an unfinished run something and print its reply as JSON.
+
+    The function answers with `ctx.serve` or `ctx.receive_ask`. PAYLOAD is JSON and defaults to null. RUN is a run id or
+    a unique prefix. The exit code is 1 if the run rejects the ask, ends, or doesn't answer in time; an ask that timed
+    out may still be answered. Put -- before a PAYLOAD that starts with a minus sign.
+
+    \b
+    Examples:
+      holdfast ask 0199a3f2-6c1e total
+      holdfast ask 0199a3f2-6c1e add '{"name": "rope", "count": 2}' --key order-42
+    """
+    from holdfast.cli.connect import connect_or_empty
+
+    value = payload(given_payload)
+    with connect_or_empty(shared) as control:
+        id = control.runs.find(run)
+        sent = control.interaction.ask(id, name, value, key, actor_or_user(by))
+        found = control.interaction.wait(sent, timeout)
+    if shared.json:
+        show_json(found)
+    elif found.state == "replied":
+        show_line(json.dumps(found.reply, ensure_ascii=False))
+    else:
+        note(_failure(found, timeout))
+    return 0 if found.state == "replied" else FAILED
+
+
+def _failure(ask: AskInfo, timeout: float) -> str:
+    if ask.state == "rejected":
+        text = error_text(ask.type, ask.reason or "") if ask.type else ask.reason
+        return f"rejected: {text}" + ("" if ask.data is None else f"  {plain(ask.data)}")
+    if ask.state == "run_finished":
+        return f"run {ask.run} finished without answering"
+    again = f"holdfast ask {ask.run} {ask.name} --key {ask.key}"
+    return f"no answer within {timeout:g} s; ask again with the same payload and key to get it: {again}"

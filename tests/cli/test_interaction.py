@@ -1,0 +1,58 @@
+"""`ask` and `values`: talk to a running function from the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import AskRejected, Context, Holdfast
+
+
+@pytest.fixture
+def counter(database_url: str) -> Any:
+    with Holdfast(database_url) as app:
+
+        @app.task(name="counter")
+        async def counter(ctx: Context) -> int:
+            total = 0
+
+            async def add(number: int) -> dict[str, int]:
+                nonlocal total
+                total += number
+                await ctx.set("total", total)
+                return {"total": total}
+
+            def refuse() -> None:
+                raise AskRejected("not now", data={"at": 3})
+
+            return await ctx.serve(add=add, refuse=refuse)
+
+        yield app, counter.enqueue(), database_url
+
+
+def test_a_run_is_asked_from_the_command_line_and_shows_its_values(shell, counter):
+    app, run, url = counter
+    id = str(run.id)
+    assert shell("values", id, "--url", url).stderr == "the run has set no values\n"
+    late = shell("ask", id, "add", "1", "--key", "k", "--timeout", "0", "--url", url)
+    assert (late.exit_code, late.stdout) == (1, "")
+    again = f"holdfast ask {id} add --key k"
+    assert late.stderr == f"no answer within 0 s; ask again with the same payload and key to get it: {again}\n"
+    assert "asks" in shell("show", id, "--url", url).stdout
+    with app.worker():
+        assert shell("ask", id, "add", "1", "--key", "k", "--url", url).stdout == '{"total": 1}\n'
+        refused = shell("ask", id, "refuse", "--url", url)
+        assert (refused.exit_code, refused.stderr) == (1, 'rejected: not now  {"at": 3}\n')
+        found = shell.json("ask", id, "add", "2", "--by", "ada", "--url", url)
+        assert (found["state"], found["reply"]) == ("replied", {"total": 3})
+    shown = shell("values", id, "--url", url).stdout
+    assert shown.split("\n")[1].split()[:2] == ["total", "3"]
+    assert [(each["name"], each["value"]) for each in shell.json("values", id, "--url", url)] == [("total", 3)]
+    details = shell("show", id, "--url", url).stdout
+    assert "total: 3" in details
+    assert "an ask, since" in details
+    assert "waiting for an ask" in shell("why", id, "--url", url).stdout
+    run.cancel()
+    ended = shell("ask", id, "add", "1", "--url", url)
+    assert (ended.exit_code, "only unfinished runs answer asks" in ended.stderr) == (2, True)
