@@ -278,9 +278,9 @@ class Holdfast:
             concurrency: How many runs or steps may execute at the same time.
             rate: How many runs or steps may start per period, like `"100/min"`; with `cost`, how much they may cost.
             by: Count separately per value: the name or dotted path of an argument, or a function of the arguments.
-                Evaluated at enqueue.
+                Evaluated at enqueue, or when a step with the limit is called.
             cost: How much a start counts against the rate: the name or dotted path of an argument, a number, or a
-                function of the arguments. Evaluated at enqueue. Fractions are rounded up.
+                function of the arguments. Evaluated like `by`. Fractions are rounded up.
         """
         self.registry.limits.declare(name, concurrency, rate, by, cost)
 

@@ -72,7 +72,7 @@ def test_invalid_changes_are_rejected(app):
     assert app.limits.get("some").set_at is None
 
 
-async def test_every_call_has_an_awaitable_twin(app):
+async def test_every_method_has_an_awaitable_form(app):
     app.limit("some", concurrency=2)
     await asyncio.to_thread(drain, app)
     await app.limits.aset("some", concurrency=5)

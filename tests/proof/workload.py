@@ -33,7 +33,7 @@ Program = list[Any]
 RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
 EVENTS = ("dawn", "noon", "dusk")
 SIDE = "side"
-"""A queue with slots of its own whose runs only some workers may execute, and whose priorities grow with the age."""
+"""A queue with slots of its own whose runs only some workers may execute, and with priority aging."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
 MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited")

@@ -1,4 +1,4 @@
-"""The `gate` command: list, complete and fail the gates of a graph."""
+"""The `gate` command: list, complete and fail the gates of a graph or a durable function."""
 
 from __future__ import annotations
 

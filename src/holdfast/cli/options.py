@@ -50,7 +50,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in clic
 
     name = "time"
     direction, sign = "ago", 1
-    """What a duration means: so long ago, or from now."""
+    """Whether a duration such as 2h is subtracted from the current time or added to it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):

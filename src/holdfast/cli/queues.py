@@ -39,8 +39,8 @@ WORKER_COLUMNS = (
     TableColumn("STARTED", drop=1),
 )
 NO_BOUND = "none"
-LABELS_AT = 5
-"""Where the column of labels is, if a worker has any."""
+LABELS_INDEX = 5
+"""The position of the column LABELS, which is shown if a worker has any."""
 LIMIT_COLUMNS = (
     TableColumn("LIMIT", whole=True),
     TableColumn("KEY"),
@@ -205,9 +205,9 @@ def workers(shared: SharedOptions) -> None:
     else:
         columns, rows = list(WORKER_COLUMNS), [_worker_row(worker) for worker in found]
         if any(worker.labels for worker in found):
-            columns.insert(LABELS_AT, TableColumn("LABELS", drop=2))
+            columns.insert(LABELS_INDEX, TableColumn("LABELS", drop=2))
             for worker, row in zip(found, rows, strict=True):
-                row.insert(LABELS_AT, ",".join(f"{name}={value}" for name, value in worker.labels.items()) or "-")
+                row.insert(LABELS_INDEX, ",".join(f"{name}={value}" for name, value in worker.labels.items()) or "-")
         show_table(columns, rows, "no workers: start one with `holdfast worker`")
         for worker in found:
             if worker.problem is not None:

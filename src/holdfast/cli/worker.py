@@ -120,7 +120,7 @@ def worker(
       holdfast worker --app shop.tasks:app --reload
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
-    served, has = parse_queues(queues), parse_labels(labels)
+    served, own_labels = parse_queues(queues), parse_labels(labels)
     options = [f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
     options += [f"--concurrency={concurrency}"] * (concurrency is not None) + [f"--label={label}" for label in labels]
     options += [f"--max-resident={max_resident}", f"--log-format={log_format}"]
@@ -152,7 +152,7 @@ def worker(
         _serve_metrics(app, *metrics_at)
     worker = app.worker(
         queues=served, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
-        wait_for_database=not fail_fast, max_resident=max_resident, labels=has,
+        wait_for_database=not fail_fast, max_resident=max_resident, labels=own_labels,
     )  # fmt: skip
     if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):

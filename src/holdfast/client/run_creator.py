@@ -270,10 +270,10 @@ class RunCreator:
         """Return permits as a run or step stores them; refuse a cost above all that its limit allows."""
         for limit, _, cost in permits:
             if cost is not None and limit.rate is not None and cost > limit.rate.starts:
-                self._check_whole(limit.name, limit.rate.starts, cost, where)
+                self._check_fits_rate(limit.name, limit.rate.starts, cost, where)
         return encode_permits((limit.name, key, cost) for limit, key, cost in permits)
 
-    def _check_whole(self, name: str, declared: int, cost: int, where: str) -> None:
+    def _check_fits_rate(self, name: str, declared: int, cost: int, where: str) -> None:
         """Refuse a cost above the declared rate, unless a higher one was set at run time."""
         found = self._store.limits.find(name)
         rate = declared if found is None else found.rate

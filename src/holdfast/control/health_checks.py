@@ -350,7 +350,7 @@ def check_lanes(
             )
             yield Finding(
                 "no_label", "wrong",
-                f"no worker has the labels {format_labels(requires)}, which task {task} requires; it has"
+                f"no worker has the labels {format_labels(requires)}, which task {task} requires; the task has"
                 f" {counted(runs, 'ready run')} in queue {queue}",
                 "they wait until a worker has them", f"holdfast worker {needed}",
                 {"task": task, "queue": queue, "runs": runs, "requires": dict(requires)},

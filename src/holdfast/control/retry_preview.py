@@ -125,14 +125,16 @@ class RetryPreviewer:
         return self._of(row, "start", "it starts from the beginning", **lists)
 
     def _restart(self, row: RunRow) -> RetryPreview:
-        """Preview a retry with other arguments, which takes back everything that is recorded."""
+        """Preview a retry with other arguments, which supersedes everything that is recorded."""
         current = [step for step in self._store.queries.step_outline(row.id) if step.generation >= 0]
         undone = {int(step.value or 0) for step in current if step.kind == "undone"}
-        back = [step for step in current if step.kind not in _NOT_SHOWN]
-        repeated = [RepeatedStep(key_label(step.key), "not_undone", _taken_back(step, undone)) for step in back]
+        superseded = [step for step in current if step.kind not in _NOT_SHOWN]
+        repeated = [
+            RepeatedStep(key_label(step.key), "not_undone", _superseded_text(step, undone)) for step in superseded
+        ]
         may_repeat = [
             f"{key_label(step.key)}: its effect wasn't undone"
-            for step in back
+            for step in superseded
             if step.n not in undone and step.kind in ("step", "spawn", "map", "enqueue")
         ]
         if row.started_at is not None:
@@ -210,7 +212,7 @@ def _repeated(step: StepRow, undone: set[int]) -> RepeatedStep:
     return RepeatedStep(label, "repeated", _TEXTS.get(step.kind, "runs again"))
 
 
-def _taken_back(step: StepRow, undone: set[int]) -> str:
+def _superseded_text(step: StepRow, undone: set[int]) -> str:
     effect = "was undone" if step.n in undone else "is recorded"
     return f"{effect}, and runs again with a new idempotency key if the function calls it"
 

@@ -52,7 +52,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """The slots of queues that have their own; the rest of `concurrency` is shared by the other queues."""
 
     def shown_queues(self) -> list[str]:
-        """Return its queues for people, such as `mail=20` for one with slots of its own; `all` if it serves all."""
+        """Return its queues for display, such as `mail=20` for one with slots of its own; `all` if it serves all."""
         if self.queues is None:
             return ["all"]
         return [f"{name}={self.queue_slots[name]}" if name in self.queue_slots else name for name in self.queues]

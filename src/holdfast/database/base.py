@@ -40,9 +40,10 @@ class DatabaseConnection(ABC):
         """Run one statement. Outside a transaction it commits on its own."""
 
     def queue(self, statement: Statement, values: Mapping[str, Any]) -> Callable[[], list[Row]]:
-        """Run one statement of a transaction in its turn; return a function that returns its rows.
+        """Queue one statement of a transaction behind the ones before; return a function that returns its rows.
 
-        A driver may send it later, together with others: when rows are needed, or with the commit.
+        A driver may send it later, together with others: when rows are needed, or with the commit. This one executes it
+        at once.
         """
         rows = self.execute(statement, values)
         return lambda: rows

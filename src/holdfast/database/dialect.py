@@ -57,8 +57,8 @@ TURN_EPOCH = 10**18
 """Microseconds subtracted from times, which makes turns in queues that aren't fair negative. The index of fair turns
 covers only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
 AGED_TURN_OFFSET = 2 * 10**18
-"""Subtracted from the turns of runs whose priority grows with their age, so that these turns are below all others: less
-than minus this number."""
+"""Subtracted from the turns of runs in queues with `age_priority`, so that statements recognize them: only these turns
+are below minus this number."""
 TURN_STEP = 1_000_000
 """How far one run advances the turn of a tenant of weight 1 in a fair queue."""
 

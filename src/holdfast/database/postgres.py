@@ -225,7 +225,7 @@ class PostgresConnection(DatabaseConnection):
         return self._rows_of(call)
 
     def _execute_lent(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        """Execute with psycopg, which knows the state of a connection that a task uses, too."""
+        """Execute with psycopg's cursor, because the task that uses the connection does so, too."""
         if _idle(self._psycopg):
             raise transaction_ended(self._what)
         self.busy_since = time.monotonic()
@@ -286,7 +286,7 @@ class PostgresConnection(DatabaseConnection):
             self.busy_since = None
 
     def _exchange(self, call: _Call) -> None:
-        """Execute a statement that is prepared, or must not be."""
+        """Execute one statement that is prepared already, or that must not be prepared."""
         connection = self._psycopg.pgconn
         try:
             name = self._prepared.get(call.sql)
@@ -300,7 +300,7 @@ class PostgresConnection(DatabaseConnection):
             raise self._failed(call, error) from error
 
     def _exchange_all(self, calls: Sequence[_Call]) -> None:
-        """Execute statements in one round trip. None is executed after one that fails; its error is raised."""
+        """Execute statements in one round trip. If one fails, the server skips the rest, and its error is raised."""
         connection = self._psycopg.pgconn
         failure: StoreError | None = None
         failed: psycopg.Error | None = None
@@ -321,7 +321,7 @@ class PostgresConnection(DatabaseConnection):
                             raise
                         if failure is None:
                             failure, failed = self._failed(call, error), error
-                self._receive()  # that the server has processed all
+                self._receive()  # the reply to `pipeline_sync`
             finally:
                 with suppress(psycopg.Error):  # an interrupt leaves results; the connection is closed then
                     connection.exit_pipeline_mode()
@@ -331,7 +331,7 @@ class PostgresConnection(DatabaseConnection):
             raise failure from failed
 
     def _send_in_pipeline(self, call: _Call) -> list[tuple[_Call, bytes | None]]:
-        """Send a statement. Return it for each result to expect, with the name under which it is prepared then."""
+        """Send a statement. Return a pair per expected result: the statement, and its name if that prepares it."""
         connection = self._psycopg.pgconn
         sql = call.sql
         name = self._prepared.get(sql)

@@ -10,7 +10,7 @@ Directives below the name: `-- only: postgres` (or sqlite) restricts a statement
 it returns all its rows as one JSON array, `-- counted` that it returns the number of changed rows. Both exist for
 SQLite, where a thread can lose the GIL at each row that it fetches.
 
-What statements of a file have in common is written once, as `-- part: NAME`; they contain it as `{part(NAME)}`.
+SQL that several statements of a file share is written once, after `-- part: NAME`; `{part(NAME)}` includes it.
 """
 
 from __future__ import annotations

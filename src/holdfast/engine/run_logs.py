@@ -70,7 +70,7 @@ class RunLog:
         self._lock = threading.Lock()  # for everything except appending, which needs none
         self._secrets: tuple[str, ...] = ()
         self.is_flushing = False
-        """Whether lines are on their way to the database: at most one write of a run at a time."""
+        """Whether a write of lines is pending: a run has at most one at a time."""
         self.continue_with(attempt)
 
     def continue_with(self, attempt: Attempt) -> None:
@@ -87,7 +87,7 @@ class RunLog:
     # Adding lines, from any thread
 
     def add(self, record: logging.LogRecord) -> None:
-        """Add a record, unless the attempt has ended or a replay repeats it. Called for every line, so it is one piece.
+        """Add a record, unless the attempt has ended or a replay repeats it. Called for every line, so it calls little.
 
         `record.message` is set if another handler has formatted the record before.
         """
@@ -273,7 +273,7 @@ class LogCollector:
     def add_lines(self, batch: list[QueuedWrite]) -> list[QueuedWrite]:
         """Return a batch of writes, preceded by the lines that their runs have logged before.
 
-        So no line of the body is lost that a replay leaves out, because the outcome that follows it is recorded.
+        A replay leaves out lines that precede a recorded outcome, so they must be durable before that outcome is.
         """
         found: dict[int, RunLog] = {}
         queued = {id(write.attempt.logs) for write in batch if isinstance(write, PendingLogs)}
@@ -320,7 +320,7 @@ class _Installation:
     """The handler, in processes with at least one worker that keeps lines.
 
     Where the application hasn't configured logging, the level of the root logger decides what is logged, so it is
-    lowered for the time. What is printed stays the same.
+    lowered while a worker keeps lines. What is printed stays the same.
     """
 
     def __init__(self) -> None:
@@ -375,7 +375,7 @@ _installation = _Installation()
 
 
 def _print_last_resort(record: logging.LogRecord) -> None:
-    """Print a record as `logging` does where no handler is configured: ours isn't meant to change that."""
+    """Print a record as `logging` does without a handler, because the handler of this module must not change that."""
     last = logging.lastResort
     if last is None or record.levelno < last.level:
         return

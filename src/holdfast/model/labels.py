@@ -48,5 +48,5 @@ def meets(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Return labels for people: `gpu=a100, region=eu`; a required label of any value is only its name."""
+    """Return labels for display: `gpu=a100, region=eu`. Of a required label of any value, only the name is shown."""
     return ", ".join(name if value == ANY_VALUE else f"{name}={value}" for name, value in labels.items())

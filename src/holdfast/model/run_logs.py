@@ -34,7 +34,7 @@ def level_number(level: object, what: str) -> int:
 
 
 class Logs:
-    """What is kept of the lines that runs log. Immutable.
+    """Which log lines of runs are kept, and how many. Immutable.
 
     Args:
         level: Keep lines of this level and above.

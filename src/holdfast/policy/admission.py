@@ -175,7 +175,7 @@ class Admission(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """What is kept of a counter for others."""
+    """Permits of a counter, and the cost of their starts, that are reserved for others."""
 
     permits: int = 0
     cost: int = 0
@@ -196,7 +196,7 @@ class Room:
     def lacking(
         self, permits: Iterable[Permit], reserved: Mapping[CounterKey, Reserved] | None = None
     ) -> Permit | None:
-        """Return the first of these permits that can't be taken, unless others give up what is reserved for them."""
+        """Return the first of these permits that isn't available, apart from what is reserved for others, or None."""
         for permit in permits:
             slots, room = self._slots[permit.counter], self._room[permit.counter]
             kept = NOTHING_RESERVED if reserved is None else reserved.get(permit.counter, NOTHING_RESERVED)
@@ -207,7 +207,7 @@ class Room:
         return None
 
     def take(self, permits: Iterable[Permit]) -> None:
-        """Take permits that aren't lacking."""
+        """Take permits that are available, as `lacking` says."""
         for key, cost in permits:
             self._counters[key].take(self._now, cost)
             slots, room = self._slots[key], self._room[key]

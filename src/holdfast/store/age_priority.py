@@ -1,10 +1,10 @@
-"""Priorities that grow with the age of a run, for queues with `age_priority`.
+"""Priority aging: in queues with `age_priority`, the priority of a run grows while it waits.
 
 Each interval of waiting counts like one more priority. So of two runs, the one with the smaller `ready - priority *
 interval` comes first, and that order never changes: it is stored once, as the run's turn, and no row is rewritten while
 runs wait. The `priority` column of these runs is 0. Their turns are below those of all other runs by
 `AGED_TURN_OFFSET`, so that statements recognize them. The run's stored options have its `Age` under the name `age`:
-`{next_turn}` in `database/dialect.py` needs the shift when the run becomes ready again, and people see the priority.
+`{next_turn}` in `database/dialect.py` needs the shift when the run becomes ready again, and operators see the priority.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ AGE = "age"
 
 
 class Age(NamedTuple):
-    """How the priority of a run grows. `shift`: how far its turn is before the time at which it became ready."""
+    """How the priority of a run grows. `shift`: how far its turn is before that of a run in an ordinary queue.
+
+    `interval`: microseconds of waiting that count like one more priority.
+    """
 
     shift: int
     priority: int

@@ -226,9 +226,9 @@ def _end_in_tree(
 
 
 def _lock_ending(tx: Tx, ends: Sequence[AttemptEnd]) -> dict[str, LockedRun]:
-    """Lock runs that end and the ancestors that their ends affect, after all that is queued; return them all.
+    """Lock runs that end and the ancestors that their ends affect; return them all.
 
-    Raise `_NestedGraph` if only the parents were locked, but more have to be.
+    Raise `_NestedGraph` if a locked parent is a nested graph, whose own parent has to be locked before it.
     """
     unknown = [end.id for end in ends if end.parents is None]
     known = {id for end in ends for id in (end.id, *(end.parents or ()))}

@@ -247,8 +247,8 @@ class ClaimStore(StoreModule):
         now = self._monotonic()
         if not (is_contended or any(resumed)):
             self._in_order_at = now
-        # Fair queues are never crowded: a new tenant's turn comes before the last claimed one. Neither are queues in
-        # which the priority grows with the age: the turn of a new run may come before it.
+        # Fair queues are never crowded: a new tenant's turn comes before the last claimed one. Neither are queues with
+        # `age_priority`: a new run with a high priority may have an earlier turn.
         in_order = (claim.lane for claim in claims if -AGED_TURN_OFFSET <= claim.turn <= 0)
         counts = Counter(in_order if len(claims) == size else ())
         for cursor, did_resume in zip(cursors, resumed, strict=True):

@@ -71,9 +71,9 @@ def outcome_checkpoint(command: Any, kind: str, value: str | None) -> NewCheckpo
 
 
 def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, Reply]]:
-    """Read, after all that is queued, the replies of commands that were carried out before their replies got lost.
+    """Queue a read of the replies to commands that were committed before, but whose replies got lost.
 
-    The returned function returns them by position.
+    Return a function that returns the replies by the position of their commands.
     """
     numbered = {
         (command.token.run, command.n): (at, command)

@@ -305,7 +305,10 @@ def _insert(
 def _keep(
     row: dict[str, Any], node: StoredNode, finished: list[dict[str, Any]]
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Insert a node that keeps its outcome as blocked until that is copied, with all nodes of a nested graph."""
+    """Prepare the row of a node that keeps its outcome: it is blocked until the outcome is copied.
+
+    Yield id, state and tenant, also of the nodes of a nested graph, whose rows are added to `finished`.
+    """
     row["state"], row["pending"] = "blocked", 0
     yield row["id"], str(node.state), row.get("tenant")
     if not node.has_rows:

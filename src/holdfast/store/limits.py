@@ -128,7 +128,7 @@ class LimitStore(StoreModule):
             changed = bool(tx.execute(statement, name=name, **values))
             if changed:
                 waited_for = sorted(
-                    place for (place,) in tx.execute("check_parked_soon", rows=json_rows([{"name": name}]))
+                    counter for (counter,) in tx.execute("check_parked_soon", rows=json_rows([{"name": name}]))
                 )
                 _unpark_all(tx, waited_for[:MAX_BATCH_ROWS])  # timers check the others
             return changed
@@ -328,17 +328,20 @@ def unpark_due(tx: Tx) -> int:
 
 
 class _Budget:
-    """What may be given away of a counter. `wanted` is what the first one needs that got nothing."""
+    """The permits of a counter that waiting runs and steps may still get.
+
+    `wanted`: the cost of the first one that didn't fit.
+    """
 
     def __init__(self, counter: LimitCounter, now: int) -> None:
         self.slots, self.room = counter.slots(), counter.room(now)
         self.given = 0
         self.wanted = 0
-        self.is_late = False
-        """Whether a row was locked by another transaction."""
+        self.has_skipped = False
+        """Whether rows were skipped because another transaction has locked them."""
 
     def give(self, cost: int) -> bool:
-        """Give a permit away, if there is one for this cost."""
+        """Hand out a permit if there is one for this cost; return whether there was."""
         if self.slots == 0 or (self.room is not None and cost > self.room):
             self.wanted = cost
             return False
@@ -362,11 +365,11 @@ def unpark(tx: Tx, key: str, counter: LimitCounter, now: int, size: int | None =
         size = 0 if free == 0 else size or free or MAX_UNPARKED_RUNS
         unparked = len(tx.execute("unpark_runs", parked_on=key, size=size)) if size else 0
         has_parked = bool(tx.execute("has_parked", parked_on=key))
-        budget.is_late |= has_parked and unparked < size  # another transaction has locked the rest
+        budget.has_skipped |= has_parked and unparked < size  # another transaction has locked the rest
         waits |= has_parked
     if not waits:
         counter.check_at = None
-    elif budget.is_late:
+    elif budget.has_skipped:
         counter.check_at = now + RECHECK_SOON_MICROS
     else:
         counter.check_at = counter.opens_at(now, max(budget.given + budget.wanted, 1) if counter.weighted else 1)
@@ -383,7 +386,7 @@ def _unpark_by_cost(tx: Tx, key: str, counter: LimitCounter, budget: _Budget) ->
         fitting.append(id)
     if fitting:
         unparked = tx.execute("unpark_fitting", parked_on=key, rows=id_rows(fitting))
-        budget.is_late |= len(unparked) < len(fitting)
+        budget.has_skipped |= len(unparked) < len(fitting)
     return bool(tx.execute("has_parked", parked_on=key))
 
 
@@ -421,15 +424,15 @@ def waiting_steps(tx: Tx, counters: Mapping[str, LimitCounter]) -> dict[str, lis
 
 
 def reserved_for(waiting: Iterable[WaitingStep]) -> Reserved:
-    """Return what is kept of a counter for waiting steps."""
+    """Return what is reserved of a counter for waiting steps."""
     costs = [step.cost for step in waiting]
     return Reserved(len(costs), sum(costs))
 
 
 def _wake_steps(tx: Tx, key: str, counter: LimitCounter, budget: _Budget) -> bool:
-    """Wake the first steps that fit, to try again; return whether others wait.
+    """Wake the first steps that fit, so that they try again; return whether others wait.
 
-    A step whose cost is more than the limit allows is woken too: it fails.
+    A step whose cost is more than the limit allows is woken, too, and fails.
     """
     target = STEP_TARGET + key
     size = MAX_UNPARKED_RUNS if budget.slots is None else min(budget.slots, MAX_UNPARKED_RUNS)
@@ -442,9 +445,9 @@ def _wake_steps(tx: Tx, key: str, counter: LimitCounter, budget: _Budget) -> boo
     if woken:
         tx.execute("resolve_waits", rows=json_rows(woken))
         wake_runs(tx, {row["run"] for row in woken})
-    left = tx.execute("count_waiting_steps", target=target)[0]
+    left = tx.execute("check_waiting_steps", target=target)[0]
     counter.steps = bool(left[0])
-    budget.is_late |= len(woken) == len(picked) < size and bool(left[1])
+    budget.has_skipped |= len(woken) == len(picked) < size and bool(left[1])
     return bool(left[1])
 
 

@@ -205,9 +205,9 @@ class Tx:
         return self._connection.execute(context.statements.get(name, limit), values)
 
     def queue(self, name: str, /, *, limit: int | None = None, **values: Any) -> Callable[[], list[Row]]:
-        """Execute a statement in its turn; return a function that returns its rows.
+        """Queue a statement behind the ones before; return a function that returns its rows.
 
-        Statements whose rows aren't needed before the next ones share a round trip to PostgreSQL.
+        On PostgreSQL, queued statements share a round trip with the next statement whose rows are needed.
         """
         context = self._context
         values["now"] = context.clock() if context.has_own_clock else None

@@ -264,7 +264,7 @@ class RunActions(StoreModule):
 
 
 def _change_aged_priority(tx: Tx, id: str, priority: int) -> bool:
-    """Change the priority of a run if it grows with its age; return whether it does."""
+    """Change the priority of a run whose queue has `age_priority`; return False if it hasn't."""
     changed = change_priority(tx.execute("read_run_options", id=id)[0][0], priority)
     if changed is None:
         return False

@@ -87,7 +87,7 @@ def lock_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
 
 
 def lock_runs_later(tx: Tx, runs: Iterable[str]) -> Callable[[], dict[str, LockedRun]]:
-    """Lock runs after all that is queued; return a function that returns them."""
+    """Queue a statement that locks runs; return a function that returns the locked runs."""
     wanted = sorted(set(runs))
     if not wanted:
         return dict

@@ -40,7 +40,7 @@ NEWEST = 2**63 - 1
 
 
 class HeldPermits(NamedTuple):
-    """What the permits of a step are, and since when it has them."""
+    """The permits that a step holds, and when it took them."""
 
     run: str
     key: str
@@ -58,7 +58,7 @@ class _Correction(NamedTuple):
 
 
 def drop_step_permits(tx: Tx, runs: Collection[str]) -> list[str]:
-    """Forget the permits that steps of these runs hold; return their limits, for `return_permits`."""
+    """Delete the permits that steps of these runs hold; return their limits, for `return_permits`."""
     return [str(limits) for (limits,) in tx.execute("drop_step_permits", rows=id_rows(runs))] if runs else []
 
 
@@ -93,7 +93,7 @@ class StepPermits:
         self._has_room: set[str] = set()
 
     def settle(self) -> dict[int, Reply]:
-        """Do it; return the replies to the steps that want permits, by position."""
+        """Return, correct and take the permits; return the replies to the steps that want permits, by position."""
         held = self._find_held()
         returned = [held[command.token.run, command.step] for command in self._ended if _step_of(command) in held]
         stale = [row for row in held.values() if _is_stale(row, self._wanted)]
@@ -228,13 +228,13 @@ class StepPermits:
         taken: list[dict[str, object]],
         waits: list[dict[str, object]],
     ) -> None:
-        over = [
+        resolved = [
             _key_of(wait.token, wait.key)
             for at, wait in self._wanted
             if (wait.token.run, wait.key) in known and not isinstance(replies[at], WaitRegistered)
         ]
-        if over:
-            self._tx.execute("delete_waits_by_key", rows=json_rows(over))
+        if resolved:
+            self._tx.execute("delete_waits_by_key", rows=json_rows(resolved))
         if taken:
             self._tx.execute("add_step_permits", rows=json_rows(taken))
         if waits:
@@ -251,7 +251,7 @@ def _is_stale(row: HeldPermits, wanted: Sequence[tuple[int, WaitCommand]]) -> bo
 
 
 def _ahead(waiting: Sequence[WaitingStep], wait: WaitCommand, since: int) -> Reserved:
-    """Return what is kept for steps that have waited longer than this one."""
+    """Return what is reserved for steps that have waited longer than this one."""
     own = wait.token.run, wait.key
     return reserved_for(step for step in waiting if step.since < since and (step.run, step.key) != own)
 

@@ -259,7 +259,7 @@ class Context:
     def gate(self, name: str, *, payload: Any = None, timeout: Duration | None = None, type: Any = None) -> Any:
         """Wait until a person or another system decides, with `run.gate(name).complete(output)`, and return the output.
 
-        The gate is a child run: the dashboard and `holdfast gates` list it while it is open.
+        The gate is a child run: the dashboard and `holdfast gate RUN` list it while it is open.
 
         Args:
             name: The gate's name.

@@ -52,7 +52,7 @@ class Registry:
         self.fair: dict[str, dict[str, int]] = {}
         """The fair queues, with their weights by tenant."""
         self.age_intervals: dict[str, int] = {}
-        """The queues in which the priority grows with the age, with the microseconds per priority."""
+        """The queues with `age_priority`, with the microseconds that count like one more priority."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self._names: dict[str, tuple[str, ...]] = {}  # by the name of a task, that name and its aliases
         self._queues: set[str] = set()
@@ -87,7 +87,7 @@ class Registry:
     def serve(
         self, queue: str, fair: bool, weights: Mapping[str, int] | None, age_priority: Duration | None = None
     ) -> None:
-        """Configure whether a queue is claimed round-robin by tenant, and whether the priority grows with the age."""
+        """Configure whether a queue is claimed round-robin by tenant, and whether priorities grow while runs wait."""
         where = f"queue {check_queue(queue, 'the name of a queue')}"
         for tenant, weight in (weights or {}).items():
             check_name(tenant, f"{where}: a tenant in weights")

@@ -185,7 +185,7 @@ class RecordedHistory:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the code is behind where the attempt before was, so that it repeats what that did.
+        """Whether the replay hasn't reached the point where the previous attempt stopped, so that code runs again.
 
         A function that was suspended had done everything up to its waits: the first new outcome continues it. One that
         was interrupted had got the outcomes that are recorded, and waited where a wait is open.

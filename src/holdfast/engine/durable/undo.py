@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.durable.sync_executor import SyncExecutor
 
 COMPENSATION_RETRY = Retry(max_attempts=3, delay=1)
-"""Not as patient as that of a task: the run keeps its slot between the tries."""
+"""Fewer tries than those of a task, because the run keeps its slot between them."""
 QUIET_CHECK_INTERVAL_S = 0.01
 MAX_QUIET_CHECKS = 50
 """How many checks a function may do nothing after all its compensations are registered."""

@@ -130,7 +130,7 @@ class Claimer(Loop):
         self._claiming = threading.Lock()  # the claimer and the committer don't claim at the same time
         self.telemetry: WorkerTelemetry | None = None
         self._needs_slots = True  # whether runs may be ready that found no slot
-        self._lacks_slots = True  # the same, as this round has found so far
+        self._lacks_slots = True  # what this round has found; becomes `_needs_slots` at its end
         self._slot_freed = False  # since this round began
         self.on_notified: Callable[[], None] = lambda: None
         """Called after the round that follows a notification of another process."""
@@ -270,8 +270,8 @@ class Claimer(Loop):
 
         If this claimer is claiming for too long, the claim takes no runs, but still tells whether any are left ready.
 
-        Limits, queues with an order of their own, tasks in processes and isolated runs are the claimer's business, and
-        so is a worker with few free slots or a stalled event loop.
+        Only the claimer itself claims runs with limits, runs of queues with an order of their own or of tasks in
+        processes, and isolated runs, and only it claims while the worker has few free slots or a stalled event loop.
         """
         current, lanes = self._state.session, self._lanes
         if current is None or current.id != session or self._monitor.is_stalled:

@@ -14,7 +14,7 @@ from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
 MAX_CLAIM_LANES = 250
-"""A claim looks into each lane, so of more lanes than this it gets only those that have ready runs."""
+"""A claim reads each of its lanes. If there are more lanes than this, it gets only those that have ready runs."""
 RECENT_CLAIM_S = 2.0
 """A lane that gave runs within this time is claimed from without looking for ready runs first: its index entries of
 claimed runs, which remain until vacuum, would slow that down."""
@@ -57,7 +57,7 @@ class KnownLanes:
         self.pools: dict[int, SlotPool] = {}
         """Where the runs of each lane get their slots; empty if no queue of the worker has slots of its own."""
         self.own_order: dict[int, str] = {}
-        """The lanes of fair queues and of those in which the priority grows with the age, and the queues."""
+        """The lanes of fair queues and of queues with `age_priority`, each with its queue."""
         self.refreshed_at = 0.0
         self.are_chosen = False
         """Whether there are so many lanes that claims get only those with ready runs."""
@@ -151,8 +151,8 @@ class KnownLanes:
     def by_order(self, lanes: Iterable[int]) -> list[list[int]]:
         """Group lanes so that the turns of runs can be compared within a group.
 
-        Each fair queue, and each queue in which the priority grows with the age, has turns of its own and forms a
-        group; all other lanes form one group.
+        Each fair queue and each queue with `age_priority` has turns of its own and forms a group; all other lanes form
+        one group.
         """
         groups: dict[str | None, list[int]] = {}
         for lane in lanes:

@@ -46,7 +46,7 @@ where name = :name and set_at is not null
 returning name
 
 -- name: check_parked_soon
--- Check soon what waits for counters of changed limits.
+-- Let timers check soon the runs and steps that wait for counters of changed limits.
 update {schema}limits set look_at = {now} where name {among(:rows, name text)} and look_at is not null
 returning place
 
@@ -193,7 +193,7 @@ where r.held = 'full' and r.parked_on = :parked_on and {claimable(r)}
 order by r.priority desc, r.turn, r.seq limit cast(:size as bigint)
 
 -- name: unpark_fitting
--- Return these of the runs parked on a counter to the ready index, as `unpark_runs` does.
+-- Return the given runs to the ready index, as `unpark_runs` does, if they are parked on this counter.
 with next as materialized (
     select r.id from {schema}runs r
     where r.id {among(:rows, id uuid)} and coalesce(r.held, '') = 'full' and r.parked_on = :parked_on {lock_skip_locked}
@@ -216,7 +216,7 @@ where w.eager = 2 and w.target = :target and w.outcome is null
 and r.generation = w.generation and r.finished_at is null and r.ending is null
 order by w.since limit cast(:size as bigint) {lock_skip_locked}
 
--- name: count_waiting_steps
+-- name: check_waiting_steps
 -- Check whether steps wait for a counter, or were woken and haven't tried again, and whether any of them isn't woken.
 select (select 1 from {schema}waits w where w.eager = 2 and w.target = :target limit 1), (
     select 1 from {schema}waits w join {schema}runs r on r.id = w.run

@@ -49,7 +49,7 @@ where id = cast(:id as {uuid})
 returning records, attempt
 
 -- name: update_aged_priority
--- Change the priority of a locked run whose priority grows with its age: the stored options, and its turn by the difference.
+-- Change the priority of a locked run in a queue with `age_priority`: its stored options, and its turn by the difference.
 update {schema}runs set options = :options, turn = turn + cast(:change as bigint) where id = cast(:id as {uuid})
 
 -- name: next_history_number

@@ -5,18 +5,18 @@ from {each(:rows, run uuid, key text)}
 {lookup(step_permits p, p.run = each.run and p.key = each.key)}
 
 -- name: add_step_permits
--- Note the permits that steps have taken.
+-- Record the permits that steps have taken.
 insert into {schema}step_permits (run, key, fence, limits, taken_at)
 select cast(each.run as {uuid}), each.key, each.fence, each.limits, each.taken_at
 from {each(:rows, run uuid, key text, fence bigint, limits text, taken_at bigint)}
 where true
 
 -- name: delete_step_permits
--- Forget the permits of steps that return them.
+-- Delete the permits that steps return.
 delete from {schema}step_permits where {among_keys(step_permits, :rows, run uuid, key text)}
 
 -- name: drop_step_permits
--- Forget the permits of all steps of runs that their session releases, and return what they held.
+-- Delete the permits of all steps of runs that their session releases. The rows have the limits, to return the permits.
 delete from {schema}step_permits where run {among(:rows, id uuid)}
 returning limits
 

@@ -55,7 +55,7 @@ NOTICES = {
     "polled-soon": "The trigger will be polled soon.",
     "schedule-created": "The schedule was created.",
     "limit-set": "The limit was set.",
-    "limit-reset": "The limit is what the code declares again.",
+    "limit-reset": "The limit was reset to what the code declares.",
     "schedule-deleted": "The schedule was deleted.",
 }
 """Notices after an action. The address carries only the key, so that a link can't put words on a page."""
