@@ -3,7 +3,7 @@
 A step that finds a limit full waits like for an event, and its run is suspended. When there may be room, the wait is
 resolved, and the step tries again: permits are taken when the step starts, not while its run waits for a worker. Steps
 get permits in the order in which they began to wait. Every function runs inside the transaction of its caller, which
-has locked the runs. Decision 51 has the reasons.
+has locked the runs. Decision 41 has the reasons.
 """
 
 from __future__ import annotations
