@@ -1,4 +1,4 @@
-"""Values that a run shows of itself: the latest per name, never an old one again, followed by clients."""
+"""Values that a run publishes: the latest per name, never an old one again, followed by clients."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ VALUE_COLUMNS = (
 @click.argument("run", shell_complete=complete_runs)
 @pass_shared
 def values(shared: SharedOptions, run: str) -> None:
-    """Show the values that a run shows of itself with `ctx.set`.
+    """Show the values that a run publishes with `ctx.set`.
 
     RUN is a run id or a unique prefix.
 

@@ -375,12 +375,12 @@ class Run(Generic[R_co]):
         return await self._client.interaction.aask(self.id, self.task, name, payload, timeout, type, key, by)
 
     def values(self) -> dict[str, Any]:
-        """Return the values that the run shows of itself with `ctx.set`, by name."""
+        """Return the values that the run publishes with `ctx.set`, by name."""
         reject_in_event_loop("values")
         return self._client.interaction.values(self.id)
 
     async def avalues(self) -> dict[str, Any]:
-        """Return the values that the run shows of itself. The awaitable form of `values`."""
+        """Return the values that the run publishes. The awaitable form of `values`."""
         return await run_in_thread(self._client.interaction.values, self.id)
 
     @overload

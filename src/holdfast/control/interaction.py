@@ -24,7 +24,7 @@ FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.01, 0.25
 
 
 class ValueInfo(msgspec.Struct, frozen=True):
-    """A value that a run shows of itself. `version` increases with each change."""
+    """A value that a run publishes. `version` increases with each change."""
 
     name: str
     value: Any

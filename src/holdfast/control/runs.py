@@ -108,7 +108,7 @@ class RunDetails(msgspec.Struct, frozen=True):
     set_aside: list[MessageInfo] = msgspec.field(default_factory=list)
     """Messages that didn't have the type that the function expects."""
     values: list[ValueInfo] = msgspec.field(default_factory=list)
-    """The values that it shows of itself, by name."""
+    """The values that it publishes, by name."""
     asks: list[PendingAsk] = msgspec.field(default_factory=list)
     """The first asks that it hasn't answered, in order of arrival."""
     full_limit: str | None = None

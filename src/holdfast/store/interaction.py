@@ -1,4 +1,4 @@
-"""Values that runs show of themselves, and asks: messages that get a reply.
+"""Values that runs publish, and asks: messages that get a reply.
 
 A run sets values and answers asks with commands (`command_batch.py`). This module is what clients and operators do:
 read values, ask, and read answers.

@@ -473,7 +473,7 @@ class Context:
         return self._executor.perform(operation_factory.adjust(limit, used))
 
     def set(self, name: str, value: Any) -> Coro[None]:
-        """Set a value that the run shows of itself: `run.get(name)` reads it, `run.watch(name)` follows it.
+        """Set a value that the run publishes: `run.get(name)` reads it, `run.watch(name)` follows it.
 
         The latest value per name is kept, also when the function restarts. Recorded: a replay doesn't set old values
         again.

@@ -213,7 +213,7 @@ class Adjust(msgspec.Struct):
 
 
 class SetValue(msgspec.Struct):
-    """A value that the run shows of itself, as JSON text."""
+    """A value that the run publishes, as JSON text."""
 
     name: str
     text: str

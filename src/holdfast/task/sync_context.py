@@ -276,7 +276,7 @@ class SyncContext:
         self._executor.perform(operation_factory.adjust(limit, used))
 
     def set(self, name: str, value: Any) -> None:
-        """Set a value that the run shows of itself, as in `Context.set`. `run.get(name)` reads it."""
+        """Set a value that the run publishes, as in `Context.set`. `run.get(name)` reads it."""
         self._executor.perform(operation_factory.set_value(name, value))
 
     def write(self, chunk: Any) -> None:

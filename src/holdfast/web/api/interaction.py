@@ -64,7 +64,7 @@ def _status(ask: AskInfo) -> int:
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/runs/{id}/values", name="list_values",
-        summary="List the values that a run shows of itself.", do=_values, answer={"values": list[ValueInfo]},
+        summary="List the values that a run publishes.", do=_values, answer={"values": list[ValueInfo]},
     ),
     Operation(
         method="GET", path="/runs/{id}/asks", name="list_asks", summary="List the asks that a run hasn't answered yet.",
