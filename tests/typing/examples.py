@@ -42,6 +42,10 @@ async def fetch(url: str, *, tries: int = 1) -> bytes:
     return b""
 
 
+def estimate(url: str, tries: int) -> float:
+    return len(url) * tries
+
+
 def refund(receipt: Receipt) -> None: ...
 
 
@@ -68,6 +72,11 @@ async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
     assert_type(await ctx.step(fetch, "u", tries=2), bytes)
     assert_type(await ctx.options(name="get", raises=(OSError,)).step(fetch, "u", tries=2), bytes)
     assert_type(await ctx.options(raises=OSError).step(charge, order, cents=5), Receipt)
+    assert_type(await ctx.options(limits=["tokens"], cost=5).step(charge, order), Receipt)
+    assert_type(await ctx.options(limits=["tokens"], cost="cents").step(charge, order, cents=5), Receipt)
+    assert_type(await ctx.options(limits=["tokens"], cost=estimate).step(fetch, "u", tries=2), bytes)
+    await ctx.adjust("tokens", 2.5)
+    await ctx.adjust("tokens", "many")  # type: ignore[arg-type]
     assert_type(await ctx.step(count, "text"), int)
     assert_type(await ctx.step(lambda: 5, name="five"), int)
     await ctx.step(charge, "no order")  # type: ignore[arg-type]
@@ -122,6 +131,8 @@ def stroll(ctx: SyncContext, days: int) -> str:
     assert_type(ctx.step(charge, Order(), 5, name="pay", undo=refund), Receipt)
     assert_type(ctx.step(charge, Order(), cents=5), Receipt)
     assert_type(ctx.options(name="pay", raises=OSError).step(charge, Order(), cents=5), Receipt)
+    assert_type(ctx.options(limits=["tokens"], cost=5).step(charge, Order(), cents=5), Receipt)
+    ctx.adjust("tokens", 700)
     ctx.step(charge, "no order")  # type: ignore[arg-type]
 
     assert_type(ctx.transaction(insert, Order()), int)

@@ -2,6 +2,8 @@
 
 `alone`, and the step of `stepped`, must run at most once per key at a time. It creates a file per key, exclusively,
 with its process id. A file of a dead process may be removed; a file of a live process is a violation.
+
+`weighted`, and the step of `metered`, count a cost against the rate. They record which attempt has started.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ options = parser.parse_args()
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Context, Holdfast, Retry  # noqa: E402
+from holdfast.telemetry.log_format import current_attempt  # noqa: E402
 from tests.support.ledger import Ledger  # noqa: E402
 
 app = Holdfast(options.url)
 app.limit("alone", concurrency=1, by="key")
 app.limit("often", rate=options.rate)
+app.limit("tokens", rate=options.rate, cost="cost")
 ledger = Ledger(options.ledger)
 mine = ledger.path.with_name(f"pid {os.getpid()}")
 mine.write_text(str(os.getpid()))
@@ -77,6 +81,28 @@ async def stepped(ctx: Context, key: str, number: int, seconds: float) -> int:
 
 @app.task(name="often", limits=["often"])
 async def often(number: int) -> int:
+    return number
+
+
+async def spend(number: int, seconds: float, hangs: bool) -> int:
+    """Record the start, between two pauses. The first attempt of a run that hangs ends with its process."""
+    attempt = current_attempt.get()
+    assert attempt is not None
+    await asyncio.sleep(seconds)
+    ledger.write(attempt.run, attempt.attempt, os.getpid())
+    await asyncio.sleep(3600 if hangs and attempt.attempt == 1 else seconds)
+    return number
+
+
+@app.task(name="weighted", limits=["tokens"], max_crashes=1000, retry=Retry(max_attempts=1))
+async def weighted(number: int, cost: int, used: int, seconds: float, hangs: bool) -> int:
+    return await spend(number, seconds, hangs)
+
+
+@app.task(name="metered", max_crashes=1000, retry=Retry(max_attempts=1))
+async def metered(ctx: Context, number: int, cost: int, used: int, seconds: float, hangs: bool) -> int:
+    await ctx.options(limits=["tokens"], cost=cost).step(spend, number, seconds, hangs)
+    await ctx.adjust("tokens", used)
     return number
 
 
