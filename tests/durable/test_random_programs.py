@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from holdfast.model.asks import asked_name
+from tests.support.asks import send_ask
 from tests.support.durable import kinds
 from tests.support.permits import in_use
 from tests.support.programs import Interpreter, logger, names, programs
@@ -18,9 +21,9 @@ SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(Hea
 
 
 def emit_what_it_waits_for(app, run, emitted):
-    """Emit one event or send one message that a suspended run waits for; return whether the run has ended.
+    """Emit one event, or send one message or ask, that a suspended run waits for; return whether the run has ended.
 
-    A message of another type, which is set aside, precedes the one that fits.
+    One of another type precedes the one that fits: a message of it is set aside, an ask is refused.
     """
     info = run.info()
     if info.state == "waiting":
@@ -31,8 +34,9 @@ def emit_what_it_waits_for(app, run, emitted):
                 break
             if wait.kind == "message" and wait.outcome is None and wait.key not in emitted:
                 emitted.add(wait.key)
-                run.send(wait.target, "no number")
-                run.send(wait.target, len(emitted))
+                send = run.send if (name := asked_name(wait.target)) is None else partial(send_ask, run)
+                send(name or wait.target, "no number")
+                send(name or wait.target, len(emitted))
                 break
     return info.state in ("done", "failed")
 
@@ -73,6 +77,9 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_res
                 assert counts[name] >= 2
         annotated = [line.split()[1] for line in seen[-1] if line.startswith("has annotate")]
         assert run.info().metadata.get("last") == (annotated[-1] if annotated else None), f"{program}: {seen[-1]}"
+        shown = [line.split()[1] for line in seen[-1] if line.startswith("has set")]
+        assert run.get("last") == (shown[-1] if shown else None), f"{program}: {seen[-1]}"
+        assert app.store.asks.pending(str(run.id)) == [], f"{program}: an ask wasn't answered"
         if app._logs is not None and "crash" not in leaves:
             assert [line.message for line in run.logs()] == seen[-1], f"{program}: a line is missing or repeated"
         if max_resident == 0 and any(name.startswith(("wait", "crash")) for name in names(program)):
@@ -88,13 +95,13 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
-    leaves = (*STEPS, "wait", "message", "sleep", "child", "broken", "annotate", "limited", "adjusted")
+    leaves = (*STEPS, "wait", "message", "ask", "sleep", "child", "broken", "annotate", "set", "limited", "adjusted")
     run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
-    leaves = (*STEPS, "wait", "annotate", "limited", "adjusted", "crash")
+    leaves = (*STEPS, "wait", "ask", "annotate", "set", "limited", "adjusted", "crash")
     run_programs(app, ledger, 12, leaves, concurrency=2, max_resident=max_resident)
     assert in_use(app.store) == {}
 

@@ -108,6 +108,11 @@ def _forget_adjustments(history: RecordedHistory, checkpoint: Checkpoint) -> Non
         _add_checkpoint(history, checkpoint)
 
 
+def _forget_values(history: RecordedHistory, checkpoint: Checkpoint) -> None:
+    if checkpoint.kind != "set":
+        _add_checkpoint(history, checkpoint)
+
+
 _add_checkpoint = RecordedHistory._add
 
 
@@ -288,6 +293,19 @@ BUGS = (
         "h.data = each.data", "1 = 0",
     ),
     sql("message-repeated", "a message is sent again after a lost reply", "find_sent_message", "limit 1", "limit 0"),
+    code(
+        "reply-lost", "an ask is handled, but its reply isn't stored", command_batch, "answer_asks", lambda *_: None,
+        test="tests/durable/test_interaction_crashes.py::test_a_crash_of_a_serving_function_answers_each_ask_once_and_in_order",
+    ),
+    sql(
+        "ask-twice", "a function that restarts handles answered asks again", "return_messages_of_restarted",
+        "ask is not null and answered_at is null", "ask is not null",
+        test="tests/durable/test_interaction_crashes.py::test_a_crash_of_a_serving_function_answers_each_ask_once_and_in_order",
+    ),
+    code(
+        "value-back", "a replay sets old values again", RecordedHistory, "_add", _forget_values,
+        test="tests/durable/test_interaction_crashes.py::test_a_crash_sets_no_value_again_and_none_goes_back",
+    ),
     code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "slots", _admit_one_more),
     code(
         "weight-ignored", "a start counts 1, whatever it costs", LimitCounter, "take", _take_without_cost,

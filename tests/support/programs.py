@@ -29,8 +29,8 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
-    """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, sleep, child,
-    broken, annotate, limited, adjusted or crash."""
+    """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, ask, sleep, child,
+    broken, annotate, set, limited, adjusted or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -111,10 +111,12 @@ class Interpreter:
             "value": ctx.random,
             "wait": lambda: ctx.wait_for(f"{ctx.run_id} {name}"),
             "message": lambda: ctx.receive(name, type=int),
+            "ask": lambda: self.answer(ctx, name),
             "sleep": lambda: ctx.sleep(turns / 1000, name=name),
             "child": lambda: ctx.call(self.child, name),
             "broken": lambda: ctx.call(self.broken, name),
             "annotate": lambda: ctx.annotate(last=name, turns=turns),
+            "set": lambda: ctx.set("last", name),
             "limited": lambda: ctx.options(limits=["one"]).step(self.step, name, turns),
             "adjusted": lambda: self.adjusted(ctx, name, turns),
             "crash": lambda: ctx.step(self.crash, str(ctx.run_id), name),
@@ -128,6 +130,11 @@ class Interpreter:
         value = await ctx.options(limits=["tokens"], cost=turns + 1).step(self.step, name, turns)
         await ctx.adjust("tokens", turns)
         return value
+
+    async def answer(self, ctx: Context, name: str) -> Any:
+        ask = await ctx.receive_ask(name, type=int)
+        await ask.reply([name, ask.payload])
+        return ask.payload
 
     # Functions of steps
 
