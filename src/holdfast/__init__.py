@@ -35,6 +35,7 @@ from holdfast.errors import (
     PayloadAltered,
     PayloadError,
     PayloadUnreadable,
+    ResourceMissing,
     ResultTimeout,
     RetryAfter,
     RunCancelled,
@@ -80,6 +81,7 @@ from holdfast.task.graph import Graph, OnTimeout
 from holdfast.task.hooks import HookTask, HookTasks
 from holdfast.task.machine import After, Done, Machine, State
 from holdfast.task.options import MachineSettings, RunIn, TaskDefaults, TaskSettings
+from holdfast.task.resources import inject
 from holdfast.task.schedule_registry import Overlap, ScheduleSettings
 from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
@@ -161,6 +163,7 @@ __all__ = [
     "PollInfo",
     "Progress",
     "Request",
+    "ResourceMissing",
     "ResultTimeout",
     "Retry",
     "RetryAfter",
@@ -203,6 +206,7 @@ __all__ = [
     "all_of",
     "any_of",
     "idempotency_key",
+    "inject",
     "none_of",
     "stop_requested",
 ]

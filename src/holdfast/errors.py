@@ -2,6 +2,7 @@
 
 HoldfastError
 ├── ConfigError                   an invalid setting, URL or name
+│   └── ResourceMissing           a parameter with the default inject() has no resource
 ├── TaskError
 │   ├── UnknownTask               the app has no task of that name
 │   ├── DuplicateTask             two tasks have the same name
@@ -203,6 +204,10 @@ class RunNotFound(HoldfastError):
 
 class MessageNotFound(HoldfastError):
     """The run has no message with this number that was set aside."""
+
+
+class ResourceMissing(ConfigError):
+    """A parameter with the default `inject()` has no resource, or more than one that fits."""
 
 
 class RunStarted(HoldfastError):

@@ -21,6 +21,7 @@ from holdfast import (
     SyncAsk,
     SyncContext,
     Task,
+    inject,
 )
 
 app = Holdfast("sqlite:///:memory:")
@@ -226,3 +227,29 @@ async def outside(ctx: Context, blocking: SyncContext, taken: Task[[str], int]) 
     assert_type(run.enqueue(3).result(), float)
     assert_type(await run(ctx, 3), float)
     stroll(ctx, 3)  # type: ignore[arg-type]
+
+
+class Pool:
+    """A resource of the worker."""
+
+
+def pay(order: int, db: Pool = inject()) -> str:
+    return ""
+
+
+@app.task
+async def pay_later(order: int, *, note: str = "", db: Pool = inject()) -> int:
+    return 1
+
+
+@app.task
+async def pay_durably(ctx: Context, order: int, db: Pool = inject("db")) -> int:
+    assert_type(await ctx.step(pay, order), str)
+    return 1
+
+
+def callers_leave_injected_parameters_out() -> None:
+    assert_type(pay_later.enqueue(42), Run[int])
+    assert_type(pay_later.enqueue(42, note="x"), Run[int])
+    assert_type(pay_durably.enqueue(42), Run[int])
+    assert_type(pay_later.request(42), Request[int])

@@ -45,6 +45,8 @@ class Hooks:
         self.at_thread_end: list[Callable[[], None]] = []
         """Called when a pool thread ends, and in a process after each call. Module-level functions too."""
         self.resources: dict[str, Any] = {}
+        self.overrides: dict[str, Any] = {}
+        """Resources that tests put in the place of others. An `on_start` function of that name isn't called."""
 
     @staticmethod
     def add(hooks: list[Hook], hook: Hook) -> None:
@@ -61,27 +63,39 @@ class Lifespan:
         self._hooks = hooks
         self._open: list[Iterator[Any] | AsyncIterator[Any]] = []
 
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """What the start hooks have yielded, by name."""
+        return self._hooks.resources
+
     async def start(self) -> None:
         """Run the start hooks. Store what they yield in `resources`, by the hook's name or as a mapping."""
+        overridden, yielded = self._hooks.overrides, set[str]()
         for hook in self._hooks.on_start:
+            if hook.__name__ in overridden:
+                continue
             if inspect.isasyncgenfunction(hook):
                 stream = hook()
-                self._store(hook, await anext(stream, _NOTHING))
+                yielded |= self._store(hook, await anext(stream, _NOTHING))
                 self._open.append(stream)
             elif inspect.isgeneratorfunction(hook):
                 generator = hook()
-                self._store(hook, await run_in_own_thread(next, generator, _NOTHING))
+                yielded |= self._store(hook, await run_in_own_thread(next, generator, _NOTHING))
                 self._open.append(generator)
             else:
                 await _call_hook(hook)
+        known = {*yielded, *(hook.__name__ for hook in self._hooks.on_start)}
+        if unknown := overridden.keys() - known:
+            raise ConfigError(f"override: no @app.on_start function provides {', '.join(sorted(unknown))}")
+        self._hooks.resources.update(overridden)
 
-    def _store(self, hook: Hook, value: Any) -> None:
+    def _store(self, hook: Hook, value: Any) -> set[str]:
+        """Store what a hook yielded; return the names of the resources."""
         if value is _NOTHING:
             raise ConfigError(f"the on_start function {hook.__name__} ended without a yield")
-        if isinstance(value, Mapping):
-            self._hooks.resources.update(value)
-        elif value is not None:
-            self._hooks.resources[hook.__name__] = value
+        given = value if isinstance(value, Mapping) else {} if value is None else {hook.__name__: value}
+        self._hooks.resources.update(given)
+        return set(given)
 
     async def stop(self) -> None:
         """Run the stop hooks, then the rest of the start hooks. If one raises, the others still run."""

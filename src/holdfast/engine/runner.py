@@ -39,6 +39,7 @@ from holdfast.model.codec import MAX_PAYLOAD_BYTES, UnreadableText
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import RunToken
 from holdfast.store.limits import can_read_limits
+from holdfast.task.resources import current_resources
 from holdfast.task.scope import current_scope
 from holdfast.telemetry import log
 
@@ -147,6 +148,7 @@ class Runner:
         self._finished_on_loop: list[Attempt] = []  # in this iteration of the event loop; they hold their slots
         self._lock = threading.Lock()
         self._middleware = hooks.middleware
+        self._resources = hooks.resources
         self._threads = ThreadPool(hooks.around_calls, hooks.at_thread_end)
         self._processes = ProcessPool(hooks.around_calls, hooks.at_thread_end, max_payload_bytes)
         self._shrinks_threads = False
@@ -481,6 +483,7 @@ class Runner:
             on_loop, signature = attempt.run_in == "loop", copy.copy(attempt.signature)
             signature.fn = wrap_function(signature.fn, tuple(self._middleware), call, on_loop=on_loop)
             attempt.signature = signature
+        current_resources.set(self._resources)
         try:
             arguments: Arguments = attempt.signature.decode(attempt.claim.args)
             return arguments

@@ -65,6 +65,7 @@ class Startup:
     def start_loops(self, *, drain: bool) -> None:
         """Open a session, so that an unusable database raises here, and start the loops."""
         components = self._components
+        self._registry.check_resources(components.lifespan.resources)
         self._when_available(self._open_session)
         session = components.state.session
         assert session is not None

@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError, TaskError
 from holdfast.model.codec import decode_value, decoder, restore_secrets
 from holdfast.model.names import MAX_NAME_CHARS, check_name
 from holdfast.task.annotations import Unresolved, check, resolve
+from holdfast.task.resources import injections_of
 from holdfast.task.task import Task
 
 WRAPPED_FUNCTION = "__holdfast_function__"
@@ -143,12 +144,13 @@ class FunctionInfo:
     """Facts about a function, computed once.
 
     `name` is the default name of its steps, or None if they need one. `option_like_names` are those of its variables,
-    possibly parameters, that are named like step options.
+    possibly parameters, that are named like step options. `injections` are its parameters that receive resources.
     """
 
-    __slots__ = ("_decode", "is_async", "name", "option_like_names")
+    __slots__ = ("_decode", "injections", "is_async", "name", "option_like_names")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
+        self.injections = injections_of(fn, f"step {shown(fn)}")
         self._decode = decoder(_kind_of(fn)).decode
         self.is_async = is_async(fn)
         code = getattr(fn, "__code__", None)

@@ -55,6 +55,7 @@ from holdfast.task.functions import (
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import compile_graph, graph_digest, result_name
 from holdfast.task.options import Options, check_limits, check_retry, positive_micros
+from holdfast.task.resources import bind_resources
 from holdfast.task.task import Request, Task
 
 MAX_MAP_ITEMS = 100_000
@@ -193,6 +194,10 @@ def step_with(
         name, base, fn, info, args, kwargs, settings.retry, settings.timeout, settings.undo, settings.raises,
         settings.limits, settings.cost,
     )  # fmt: skip
+    if info.injections:
+        operation.fn = bind_resources(fn, info.injections, kwargs, f"step {name}")
+    if operation.undo is not None and (undone_by := inspect_function(operation.undo).injections):
+        operation.undo = bind_resources(operation.undo, undone_by, NOTHING, f"the compensation of step {name}")
     if active_fakes and operation.undo is not None:
         own = getattr(operation.undo, "__name__", None)
         names = (f"undo {name}",) if own is None else (own, f"undo {name}")
@@ -207,6 +212,8 @@ def step_with(
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
     name, function, info = _called("undo", fn)
     base = digest_base(f"$undo:{name}-", arguments_digest(name, args, kwargs))
+    if info.injections:
+        function = bind_resources(function, info.injections, kwargs, f"compensation {name}")
     operation = operations.Undo(name, base, function, info, args, kwargs)
     if blocking:
         refuse_async("undo", operation.fn, _USE_CONTEXT)
@@ -221,6 +228,8 @@ def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given
         _refuse_step_options(fn, kwargs)
     name, function, info = _called("transaction", fn, None if given is None else given_name(given))
     base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
+    if info.injections:
+        function = bind_resources(function, info.injections, kwargs, f"transaction {name}")
     operation = operations.Transaction(name, base, function, info, args, kwargs)
     refuse_async("transaction", operation.fn, "transactions run in a thread: write it as a plain def")
     return operation

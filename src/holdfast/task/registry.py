@@ -160,6 +160,12 @@ class Registry:
             if isinstance(task.signature, Signature):
                 task.signature.resolve()
 
+    def check_resources(self, resources: Mapping[str, Any]) -> None:
+        """Raise ResourceMissing if a parameter of a task has no resource."""
+        for task in self:
+            for injection in getattr(task.signature, "injections", ()):
+                injection.find(resources, f"task {task.name}")
+
     def names(self) -> dict[str, Task[..., Any]]:
         """Return every known name and alias with its task."""
         with self._lock:
@@ -284,6 +290,11 @@ def register_task(
         if declaration.batch is None
         else BatchSignature(fn, declaration.name)
     )
+    if signature.injections and declaration.run_in == "process":
+        raise ConfigError(
+            f'task {declaration.name}: {signature.injections[0].parameter} can\'t be injected with run_in="process": '
+            "the resources are in the worker's process. Open what it needs in the function"
+        )
     task = _KINDS[durable, is_async](declaration, signature, enqueuer, fn)
     registry.register(task)
     return task

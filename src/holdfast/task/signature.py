@@ -18,6 +18,7 @@ import msgspec
 from holdfast.errors import BadArguments, PayloadError, TaskError
 from holdfast.model.codec import decode, decode_value, decoder, encode, restore_secrets, unreadable_error
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
+from holdfast.task.resources import injections_of, resources_for, without_injections
 
 POSITIONAL = "*"
 """The key of positional arguments whose parameter names the caller doesn't know."""
@@ -63,7 +64,10 @@ class Signature:
         self.task_name = task_name
         self._what_arguments = f"the arguments of task {task_name}"
         self._what_result = f"the result of task {task_name}"
-        self._signature = _without_context(inspect.signature(fn)) if durable else inspect.signature(fn)
+        whole = inspect.signature(fn)
+        self.injections = injections_of(fn, f"task {task_name}")
+        whole = without_injections(whole) if self.injections else whole
+        self._signature = _without_context(whole) if durable else whole
         self._sort_parameters()
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._typed = True
@@ -137,7 +141,10 @@ class Signature:
         values = self._read(text, _MISMATCH)
         if values[-1] is not _UNSET:
             values = self._read(self._by_name(text), _MISMATCH)
-        return self._call(restore_secrets(values, text))
+        args, kwargs = self._call(restore_secrets(values, text))
+        if self.injections:
+            kwargs = {**kwargs, **resources_for(self.injections, f"task {self.task_name}")}
+        return args, kwargs
 
     def encode_result(self, value: Any) -> str:
         """Encode a result. Raises PayloadError if it can't be serialized."""

@@ -196,6 +196,36 @@ class Kit:
         with database.task_transaction(database.connection("transaction-kit")) as connection:
             yield connection
 
+    @contextmanager
+    def override(self, **resources: Any) -> Iterator[None]:
+        """Replace resources by name inside a `with` block: in `app.resources`, and where `inject()` asks for them.
+
+        An `@app.on_start` function of that name isn't called, so that a test needs no database, for example.
+
+        Example:
+            ```python
+            with kit.override(db=FakePool()):
+                charge.enqueue(42)
+                kit.drain()
+            ```
+
+        Raises:
+            ConfigError: At the drain, if no `on_start` function provides a resource of that name.
+        """
+        hooks = self.app._hooks
+        before, known = dict(hooks.overrides), dict(hooks.resources)
+        hooks.overrides.update(resources)
+        hooks.resources.update(resources)
+        try:
+            yield
+        finally:
+            hooks.overrides.clear()
+            hooks.overrides.update(before)
+            for name in resources:
+                hooks.resources.pop(name, None)
+                if name in known:
+                    hooks.resources[name] = known[name]
+
     # Inspecting. These methods block briefly, in async tests too.
 
     def steps(self, run: Run[Any]) -> list[StepInfo]:
