@@ -476,6 +476,7 @@ class Holdfast:
         error: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        paused: bool = False,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
@@ -492,13 +493,14 @@ class Holdfast:
             error: Only runs whose error has this text in its code, type or message.
             created_after: Only runs that were created at this time or later.
             created_before: Only runs that were created before this time.
+            paused: Only runs that were paused with `run.pause()` and haven't been resumed.
             limit: The page size.
             after: The `after` of the previous page.
         """
         reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
-            created_from=created_after, created_to=created_before, limit=limit, after=after,
+            created_from=created_after, created_to=created_before, paused=paused, limit=limit, after=after,
         )  # fmt: skip
 
     async def aruns(
@@ -514,6 +516,7 @@ class Holdfast:
         error: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        paused: bool = False,
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
@@ -521,7 +524,7 @@ class Holdfast:
         return await run_in_thread(
             self._client.runs,
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
-            created_from=created_after, created_to=created_before, limit=limit, after=after,
+            created_from=created_after, created_to=created_before, paused=paused, limit=limit, after=after,
         )  # fmt: skip
 
     def pause(

@@ -278,3 +278,17 @@ def test_roles_refuses_what_it_cannot_do(shell, options):
     refused = shell("roles", *options)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_workers_lost_lists_recovered_runs(shell, busy):
+    assert shell("workers", "--lost", "--url", busy.url).stdout == "no worker was lost\n"
+    assert "--since needs --lost" in shell("workers", "--since", "2h", "--url", busy.url).stderr
+    sessions = busy.app.store.sessions
+    sessions.expire([busy.session])
+    sessions.recover(sessions.find_dead(), "{}")
+    lines = shell("workers", "--lost", "--since", "2h", "--url", busy.url).stdout.splitlines()
+    assert lines[0].startswith(f"{busy.session}  lost ")
+    assert lines[0].endswith("1 requeued, 0 failed")
+    assert lines[1] == f"  {busy.running}  requeued, ready  shop.add"
+    (told,) = shell.json("workers", "--lost", "--url", busy.url)
+    assert (told["session"], told["runs"][0]["id"]) == (busy.session, str(busy.running))

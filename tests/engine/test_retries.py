@@ -31,6 +31,9 @@ def test_a_failed_attempt_is_retried_after_its_delay(timed_app, clock, ledger):
     assert (info.state, info.attempt, info.error.type, info.error.message) == ("scheduled", 1, "ValueError", "not yet")
     row = timed_app.store.queries.run(str(run.id))
     assert row.due_at == clock.micros + 10_000_000
+    entry = run.history()[-1]
+    assert (entry.kind, entry.data["retry_at"]) == ("retrying", info.due_at.isoformat())
+    assert "retry_in" not in entry.data["error"]
     clock.forward(9.999)
     drain(timed_app)
     assert len(ledger.lines()) == 1, "tried before its time"

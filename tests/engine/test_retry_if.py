@@ -68,3 +68,14 @@ def test_a_predicate_is_code_and_stays_out_of_what_is_stored(app):
     assert "retry_if" not in POLICY.to_json()
     assert POLICY.identity() == Retry(max_attempts=3, delay=0).identity()
     assert copy.deepcopy(POLICY) == POLICY != Retry(max_attempts=3, delay=0)
+
+
+def test_a_predicate_that_cannot_take_one_argument_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"retry_if is called with one argument, the exception, and .*\(error, attempt\)"
+    ):
+        Retry(retry_if=lambda error, attempt: True)
+    with pytest.raises(ConfigError, match="takes others: too many positional arguments"):
+        Retry(retry_if=lambda: True)
+    assert Retry(retry_if=lambda error, attempt=1: True).retryable(ValueError())
+    assert Retry(retry_if=bool).retry_if is bool

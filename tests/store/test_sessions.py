@@ -69,7 +69,7 @@ def test_runs_of_a_dead_session_go_back_to_ready_and_count_a_crash(harness, cloc
     clock.advance(60)
     recovered = harness.recover(*harness.store.sessions.find_dead())
     assert (recovered.requeued, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
-    assert recovered.lost == [LostWorker("w", "worker w", 1, 0)]
+    assert recovered.lost == [LostWorker("w", "worker w", 1, 0, runs=(claim.id,))]
     row = harness.row(claim.id)
     assert (row["state"], row["session"], row["crashes"], row["failures"]) == ("ready", None, 1, 0)
     since = clock.now - 60 * SECOND
@@ -176,7 +176,8 @@ def test_a_session_is_deleted_only_when_no_run_names_it(harness, clock):
     clock.advance(1)
     assert harness.recover("w").requeued == 100
     assert harness.rows("workers") == 0
-    assert harness.store.sessions.list_lost(DAY) == [(clock(), LostWorker("w", "worker w", 600, 0))]
+    ((at, lost),) = harness.store.sessions.list_lost(DAY)
+    assert (at, lost[:4], len(set(lost.runs))) == (clock(), ("w", "worker w", 600, 0), 600)
 
 
 def test_lost_workers_are_listed_for_a_while_also_without_runs(harness, clock):
@@ -185,14 +186,14 @@ def test_lost_workers_are_listed_for_a_while_also_without_runs(harness, clock):
     harness.session("alone")
     fails = harness.running("alone", max_crashes=0)
     harness.session("cut")
-    harness.running("cut")
+    cut = harness.running("cut")
     harness.store.sessions.excuse("cut")
     clock.advance(60)
     recovered = harness.recover(*harness.store.sessions.find_dead())
     assert recovered.failed == [fails.id]
     lost = [
-        LostWorker("alone", "worker alone", 0, 1),
-        LostWorker("cut", "worker cut", 1, 0, excused=True),
+        LostWorker("alone", "worker alone", 0, 1, failed_runs=(fails.id,)),
+        LostWorker("cut", "worker cut", 1, 0, excused=True, runs=(cut.id,)),
         LostWorker("idle", "worker idle", 0, 0),
     ]
     assert recovered.lost == lost

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -45,7 +46,13 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     queries = {"/find": "?id=0000", "/bulk": "?verb=retry&state=failed"}
     paths = [path + queries.get(path, "") for path in plain] + [f"/runs/{run.id}" for run in showcase.runs.values()]
     paths += [f"/gates/{gate.id}" for gate in Control(app.store, app.registry).gates.open(limit=1)]
-    more = ["/runs?state=failed&created_from=2020-01-01T00:00", "/runs?state=odd", "/login"]
+    paths += [f"/schedules/{quote(each.name, safe='')}" for each in Control(app.store).schedules.list()[:3]]
+    more = [
+        "/runs?metadata=wrong&task=a",
+        "/runs?state=failed&created_from=2020-01-01T00:00",
+        "/runs?state=odd",
+        "/login",
+    ]
     yield Place(served.url, [*paths, *more])
     served.close()
     site.close()

@@ -117,6 +117,7 @@ NAMES = {
     "state": "state", "task": "task", "queue": "queue", "tenant": "tenant", "tag": "tag", "error": "error",
     "since": "created_from", "until": "created_to", "finished_since": "finished_from", "finished_until": "finished_to",
     "key": "key", "metadata": "metadata", "id": "id_prefix", "parent": "parent", "family": "family",
+    "paused": "paused",
 }  # fmt: skip
 """The options and their names in a filter."""
 
@@ -142,6 +143,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--id", metavar="PREFIX", help="Only runs whose id starts with this."),
     click.option("--parent", metavar="RUN", help="Only its children or nodes.", shell_complete=complete_runs),
     click.option("--family", metavar="RUN", help="Only the run and its descendants.", shell_complete=complete_runs),
+    click.option("--paused", is_flag=True, help="Only runs that are paused themselves."),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completion import complete_queues, complete_runs, complete_tasks
-from holdfast.cli.options import by_option
+from holdfast.cli.options import DURATION, by_option
 from holdfast.cli.output import TableColumn, format_ago, format_duration, note, show_json, show_line, show_table
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.names import actor_or_user
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.control.limits import CounterInfo, LimitInfo
     from holdfast.control.queues import QueueInfo
-    from holdfast.control.workers import WorkerInfo
+    from holdfast.control.workers import LostWorkerInfo, WorkerInfo
 
 QUEUE_COLUMNS = (
     TableColumn("QUEUE", whole=True),
@@ -183,21 +183,30 @@ def _show_changes(shared: SharedOptions, changes: Sequence[tuple[str, str, bool]
 
 
 @holdfast.command()
+@click.option("--lost", is_flag=True, help="List workers that were lost, and the runs that were recovered from them.")
+@click.option("--since", type=DURATION, metavar="DURATION", help="With --lost: how far back.  [default: 24h]")
 @pass_shared
-def workers(shared: SharedOptions) -> None:
+def workers(shared: SharedOptions, lost: bool, since: float | None) -> None:
     """List worker processes with their claimed runs and health.
 
     A worker is unhealthy while a task blocks its event loop, or when more than a quarter of its threads are lost to
     code that ignored its timeout or cancellation; a line below the table says why. A dead worker is listed until other
-    workers have recovered its runs.
+    workers have recovered its runs. --lost lists workers whose lease expired, with what became of their runs.
 
     \b
     Examples:
       holdfast workers
+      holdfast workers --lost --since 7d
       holdfast workers --json
     """
     from holdfast.cli.connect import connect_or_empty
 
+    if since is not None and not lost:
+        raise click.UsageError("--since needs --lost.")
+    if lost:
+        with connect_or_empty(shared) as control:
+            _show_lost(shared, control.workers.lost(*() if since is None else (since,)))
+        return
     with connect_or_empty(shared) as control:
         found = control.workers.list()
     if shared.json:
@@ -213,6 +222,22 @@ def workers(shared: SharedOptions) -> None:
             if worker.problem is not None:
                 lag = f" for {format_duration(worker.loop_lag)}" if worker.loop_lag else ""
                 show_line(f"{worker.session} is unhealthy: {worker.problem}{lag}")
+
+
+def _show_lost(shared: SharedOptions, lost: Sequence[LostWorkerInfo]) -> None:
+    if shared.json:
+        show_json(lost)
+        return
+    if not lost:
+        show_line("no worker was lost")
+    for worker in lost:
+        why = ", the database did not answer" if worker.excused else ""
+        counts = f"{worker.requeued:,} requeued, {worker.failed:,} failed{why}"
+        show_line(f"{worker.session}  lost {format_ago(worker.at)}: {counts}")
+        for run in worker.runs:
+            show_line(f"  {run.id}  {run.outcome}, {run.state or 'pruned'}  {run.task or ''}".rstrip())
+        if (more := worker.requeued + worker.failed - len(worker.runs)) > 0:
+            show_line(f"  … and {more:,} more")
 
 
 def _worker_row(worker: WorkerInfo) -> list[str]:

@@ -28,6 +28,8 @@ MAX_WRITE_S = 1.0
 MAX_WAL_BYTES = 512 * 2**20
 MAX_FREE_BYTES = 256 * 2**20
 MAX_DELAY_S = 60.0
+MAX_RUNS = 20
+"""How many runs of a lost worker a finding has."""
 MAX_NAMES = 5
 
 MANY_RUNS = 100_000
@@ -303,10 +305,18 @@ def check_lost_workers(lost: Sequence[tuple[datetime, LostWorker]], hours: int) 
         "their leases expired: the process was killed, crashed, was frozen or couldn't reach the database; other"
         " workers have recovered the runs",
         "look in the workers' logs at that time for `worker process ended`, an out-of-memory kill or a stalled loop;"
-        " `holdfast runs --state failed` lists runs that failed",
+        " `holdfast workers --lost` lists the recovered runs",
         {
             "workers": [
-                {"at": at, "session": each.session, "name": each.name, "requeued": each.requeued, "failed": each.failed}
+                {
+                    "at": at,
+                    "session": each.session,
+                    "name": each.name,
+                    "requeued": each.requeued,
+                    "failed": each.failed,
+                    "runs": each.runs[:MAX_RUNS],
+                    "failed_runs": each.failed_runs[:MAX_RUNS],
+                }
                 for at, each in lost
             ]
         },

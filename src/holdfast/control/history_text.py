@@ -87,6 +87,10 @@ def _describe_try(data: Mapping[str, Any]) -> str:
     return f"{data['step']}, try {data['try']} of {data['tries']}, next try {str(data['next_at'])[11:19]} UTC"
 
 
+def _describe_next_attempt(data: Mapping[str, Any]) -> str:
+    return f"next attempt {str(data['retry_at'])[11:19]} UTC" if data.get("retry_at") else ""
+
+
 def _describe_lost_worker(data: Mapping[str, Any]) -> str:
     count = data.get("together")
     if not isinstance(count, int):
@@ -107,6 +111,8 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"{data.get('nodes')} {'node' if data.get('nodes') == 1 else 'nodes'}, key {data.get('key')}"
     ),
     "concluded_early": lambda data: "to be completed" if data.get("outcome") == "done" else "to fail",
+    "retrying": _describe_next_attempt,
+    "timed_out": _describe_next_attempt,
     "step_retrying": _describe_try,
     "drift": _describe_drift,
     "sent": _describe_sent,

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
+from uuid import UUID
 
 import msgspec
 
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_micros
 from holdfast.model.labels import meets
 from holdfast.store import Store
+from holdfast.store.module import in_chunks
+from holdfast.store.rows import LostWorker
 from holdfast.store.sessions import SessionRow
 
 S = TypeVar("S", bound=msgspec.Struct)
+LOST_WITHIN_S = 86_400.0
+MAX_RECOVERED_RUNS = 100
+"""How many recovered runs are listed for a lost worker."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
@@ -62,8 +68,33 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         return meets(self.labels, self.requires.get(task, {}))
 
 
+class RecoveredRun(msgspec.Struct, frozen=True):
+    """A run that other workers took over from a lost one, with its task and its state now; None if it was pruned."""
+
+    id: UUID
+    outcome: Literal["requeued", "failed"]
+    """What the recovery did: it returned the run to ready, or failed it as crashed."""
+    task: str | None = None
+    state: str | None = None
+
+
+class LostWorkerInfo(msgspec.Struct, frozen=True):
+    """A worker session whose lease expired, and the runs that were recovered from it."""
+
+    session: str
+    name: str | None
+    at: datetime
+    """When its last runs were recovered."""
+    requeued: int
+    failed: int
+    excused: bool
+    """Whether the database didn't answer, so that no run was charged."""
+    runs: list[RecoveredRun]
+    """The first recovered runs. Losses that an earlier release recorded have none."""
+
+
 class WorkerControl:
-    """Lists worker sessions."""
+    """Lists worker sessions, and those that were lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -71,6 +102,28 @@ class WorkerControl:
     def list(self) -> list[WorkerInfo]:
         """List all sessions, oldest first."""
         return [_info(row) for row in self._store.sessions.list_all()]
+
+    def lost(self, within_s: float = LOST_WITHIN_S) -> Sequence[LostWorkerInfo]:
+        """List the workers that were lost lately, the last first, with the runs that were recovered from them."""
+        found = self._store.sessions.list_lost(to_micros(within_s, "the age"))
+        outcomes = [_outcomes(worker) for _, worker in found]
+        states: dict[str, tuple[str, str]] = {}
+        for chunk in in_chunks([id for each in outcomes for id in each]):
+            states |= self._store.queries.states_of(chunk)
+        return [
+            LostWorkerInfo(
+                worker.session, worker.name, to_datetime(at), worker.requeued, worker.failed, worker.excused,
+                [RecoveredRun(UUID(id), outcome, *states.get(id, (None, None))) for id, outcome in runs.items()],
+            )
+            for (at, worker), runs in zip(found, outcomes, strict=True)
+        ]  # fmt: skip
+
+
+def _outcomes(worker: LostWorker) -> dict[str, Literal["requeued", "failed"]]:
+    """Return what became of the first recovered runs, by id."""
+    found: dict[str, Literal["requeued", "failed"]] = dict.fromkeys(worker.failed_runs, "failed")
+    found |= {id: "requeued" for id in worker.runs if id not in found}
+    return dict(list(found.items())[:MAX_RECOVERED_RUNS])
 
 
 def _info(row: SessionRow) -> WorkerInfo:

@@ -398,7 +398,8 @@ class Attempt(msgspec.Struct, eq=False):
         kind: EndKind = "failed" if decision.retry_in is None else retry_kind
         state: EndState = "failed" if decision.retry_in is None else "scheduled"
         return AttemptEnd(
-            claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error), delay=decision.retry_in,
+            claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error, decision.retry_in),
+            delay=decision.retry_in,
             failed=1, still_running=int(still_running),
         )  # fmt: skip
 

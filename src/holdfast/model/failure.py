@@ -33,8 +33,8 @@ def describe_exception(exception: BaseException, code: str = "error") -> ErrorIn
     return ErrorInfo(code, _type_name(exception), _message(exception, note), _traceback(exception), data)
 
 
-def error_to_json(info: ErrorInfo) -> str:
-    """Return the JSON text that is stored with a run."""
+def error_to_json(info: ErrorInfo, retry_in: int | None = None) -> str:
+    """Return the JSON text that is stored with a run. `retry_in`: microseconds until the next attempt."""
     parts: dict[str, Any] = {
         "code": _clean(info.code),
         "type": _clean(info.type),
@@ -43,6 +43,8 @@ def error_to_json(info: ErrorInfo) -> str:
     }
     if info.data is not None:
         parts["data"] = info.data
+    if retry_in is not None:
+        parts["retry_in"] = retry_in
     return msgspec.json.encode(parts).decode()
 
 

@@ -40,6 +40,7 @@ class FilterOptions(TypedDict, total=False):
     id_prefix: str | None
     parent: UUID | None
     family: UUID | None
+    paused: bool | None
     scope: AccessScope
 
 
@@ -74,6 +75,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The parent of children, or the graph of nodes."""
     family: UUID | None = None
     """The topmost ancestor; it is included."""
+    paused: bool | None = None
+    """Only unfinished runs that were paused themselves, not those of a paused task, queue or tenant."""
     scope: AccessScope = EVERYTHING
     """What the reader is limited to, whatever the other fields say."""
 
@@ -100,6 +103,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
             check_name(self.error, "error", MAX_ERROR_CHARS)
         if self.key is not None:
             check_name(self.key, "key", MAX_KEY_CHARS)
+        if self.paused is not None and not isinstance(self.paused, bool):
+            raise ConfigError(f"paused must be true or false, not {self.paused!r}")
+        msgspec.structs.force_setattr(self, "paused", self.paused or None)
         if self.id_prefix is not None:
             msgspec.structs.force_setattr(self, "id_prefix", _prefix(self.id_prefix))
 

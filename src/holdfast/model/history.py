@@ -14,8 +14,10 @@ KINDS: dict[str, str] = {
     "failed": "the run failed permanently; data has the error",
     "quarantined": "the run's row was corrupt: values that workers can't handle were replaced, and the run fails; data"
     " has what was stored",
-    "retrying": "an attempt failed and will be retried; data has the error",
-    "timed_out": "an attempt timed out and will be retried, or a gate timed out; data has the error",
+    "retrying": "an attempt failed and will be retried; data has the error and, as `retry_at`, the time of the next"
+    " attempt",
+    "timed_out": "an attempt timed out and will be retried, or a gate timed out; data has the error and, as `retry_at`,"
+    " the time of the next attempt",
     "crashed": "the attempt's process died or lost its lease with no other run in it; the crash is charged to the run",
     "worker_lost": "the attempt's process died or lost its lease with other runs in it; no run is charged; data has"
     " the number of runs, or 0 if the database was unreachable",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import Any, TypeAlias
 
 from holdfast.errors import ConfigError
@@ -80,6 +80,8 @@ class Retry:
         put(self, "never_on", () if never_on is None else _names_of(never_on, "never_on"))
         if retry_if is not None and (not callable(retry_if) or iscoroutinefunction(retry_if)):
             raise ConfigError(f"Retry: retry_if must be a plain function of the exception, not {retry_if!r}")
+        if retry_if is not None:
+            _check_predicate(retry_if)
         put(self, "retry_if", retry_if)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -176,6 +178,21 @@ def _restored(
     object.__setattr__(retry, "retry_if", retry_if)
     object.__setattr__(retry, "_defaulted", defaulted)
     return retry
+
+
+def _check_predicate(predicate: Callable[..., Any]) -> None:
+    """Raise unless a function can be called with one argument. It would raise for each exception otherwise."""
+    try:
+        parameters = signature(predicate)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        parameters.bind(ValueError())
+    except TypeError as error:
+        name = getattr(predicate, "__qualname__", repr(predicate))
+        raise ConfigError(
+            f"Retry: retry_if is called with one argument, the exception, and {name}{parameters} takes others: {error}"
+        ) from None
 
 
 def _attempts(value: Any) -> int:

@@ -199,7 +199,8 @@ class EndedClaims(set[ClaimKey]):
 class LostWorker(NamedTuple):
     """A worker session whose lease expired, and what became of its runs.
 
-    `name` is None if the session has no row. `excused`: the database didn't answer, so no run was charged.
+    `name` is None if the session has no row. `excused`: the database didn't answer, so no run was charged. `runs` and
+    `failed_runs`: the ids of those that became ready again, and that failed because they crashed too often.
     """
 
     session: str
@@ -207,6 +208,8 @@ class LostWorker(NamedTuple):
     requeued: int
     failed: int
     excused: bool = False
+    runs: tuple[str, ...] = ()
+    failed_runs: tuple[str, ...] = ()
 
 
 class RecoveryResult(NamedTuple):

@@ -115,6 +115,9 @@ def history_entries(run: RunRow, stored: Iterable[tuple[Entry, int | None]]) -> 
 def entry_data(kind: str, at: int, text: str | None, read_arguments: ArgumentsReader) -> dict[str, Any]:
     """Decode the data of a history row."""
     data = _decoded(kind, text)
+    error = data.get("error")
+    if isinstance(error, dict) and isinstance(retry_in := error.pop("retry_in", None), int):
+        return {**data, "retry_at": to_datetime(at + retry_in).isoformat()}
     return _try_data(data, at, read_arguments) if kind == "step_retrying" and "step" in data else data
 
 

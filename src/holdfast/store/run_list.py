@@ -55,6 +55,10 @@ _HEAPS = {
     "undoing": ("some_ready", "some_held", "some_scheduled", "some_running", "some_suspended"),
 }
 _BY_LANE = {"some_ready": "some_ready_of_lane", "some_suspended": "some_suspended_of_lane"}
+_FIELD_HEAPS = {
+    "paused": "some_paused", "parent": "some_children", "family": "some_of_tree", "finished_from": "some_finished",
+}  # fmt: skip
+"""The heaps that have all runs which match a field of a filter."""
 _UNSUCCESSFUL = FINAL_STATES - {"done"}
 
 
@@ -211,12 +215,9 @@ def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[
         name, value = next(metadata_items(filters.metadata))
         term = f"{name} {value[:INDEXED_CHARS]}"
         yield CandidateSources([CandidateSource("newest_with_metadata", {"term": term})])
-    if filters.parent is not None:
-        yield CandidateSources((), [CandidateSource("some_children")])
-    if filters.family is not None:
-        yield CandidateSources((), [CandidateSource("some_of_tree")])
-    if filters.finished_from is not None:
-        yield CandidateSources((), [CandidateSource("some_finished")])
+    for field, heap in _FIELD_HEAPS.items():
+        if getattr(filters, field) is not None:
+            yield CandidateSources((), [CandidateSource(heap)])
     states = states_of(filters)
     heaps = list(dict.fromkeys(heap for state in states for heap in _HEAPS.get(state, ())))
     unfinished = [CandidateSource(heap) for heap in heaps]
@@ -278,6 +279,7 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "metadata": None if filters.metadata is None else _metadata_rows(filters.metadata),
         "parent": None if filters.parent is None else str(filters.parent),
         "family": None if filters.family is None else str(filters.family),
+        "paused": 1 if filters.paused else None,
         "lanes": None,
     }
 

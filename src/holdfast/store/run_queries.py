@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -459,6 +459,11 @@ class RunQueries(StoreModule):
             found += page if convert is None else map(convert, page)
             if len(page) < NODES_PAGE_ROWS:
                 return found
+
+    def states_of(self, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return task and state of runs by id, without those that were pruned."""
+        rows = self._execute("read", "read_run_states", rows=id_rows(runs)) if runs else []
+        return {str(id): (task, state) for id, task, state in rows}
 
     def edges(self, graph: str) -> list[tuple[str, str]]:
         """Return the edges of a graph by id: the node that is needed, and the node that needs it."""

@@ -9,7 +9,6 @@ and the others have finished.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +36,8 @@ class _LossDetails(msgspec.Struct):
     name: str | None = None
     failed: int = 0
     excused: bool = False
+    runs: tuple[str, ...] = ()
+    failed_runs: tuple[str, ...] = ()
 
 
 class CrashedRun(NamedTuple):
@@ -179,7 +180,8 @@ class SessionStore(StoreModule):
                 more = _LossDetails()
             last, known = lost.get(session, (at, LostWorker(session, more.name, 0, 0)))
             counts = known.requeued + requeued, known.failed + more.failed
-            lost[session] = last, LostWorker(session, more.name, *counts, known.excused or more.excused)
+            runs = (*known.runs, *more.runs), (*known.failed_runs, *more.failed_runs)
+            lost[session] = last, LostWorker(session, more.name, *counts, known.excused or more.excused, *runs)
         return list(lost.values())
 
     def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
@@ -232,12 +234,13 @@ def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> Re
     stopped = [*running, *ended]
     return_permits(tx, [*(runs[id].limits for id in stopped), *drop_step_permits(tx, stopped)])
     ended_sessions = {row[0] for row in tx.execute("delete_dead_sessions", rows=dead_rows)}
-    requeued = Counter(str(runs[id].session) for id in running if id not in failed)
-    given_up = Counter(str(runs[id].session) for id in failed)
+    requeued = _by_session(runs, (id for id in running if id not in failed))
+    given_up = _by_session(runs, failed)
     lost = [
         LostWorker(
-            session, names.get(session), requeued[session], given_up[session],
-            excused=requeued[session] > 0 and died_with.get(session) == 0,
+            session, names.get(session), len(requeued.get(session, ())), len(given_up.get(session, ())),
+            excused=session in requeued and died_with.get(session) == 0,
+            runs=requeued.get(session, ()), failed_runs=given_up.get(session, ()),
         )
         for session in sorted(ended_sessions | requeued.keys() | given_up.keys())
     ]  # fmt: skip
@@ -246,8 +249,18 @@ def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> Re
     return RecoveryResult(len(running) - len(failed), failed, len(released), sorted(dead), failed_graphs, lost)
 
 
+def _by_session(runs: Mapping[str, LockedRun], ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for id in ids:
+        session = str(runs[id].session)
+        found[session] = (*found.get(session, ()), id)
+    return found
+
+
 def _loss_row(lost: LostWorker) -> dict[str, Any]:
-    details = msgspec.json.encode(_LossDetails(lost.name, lost.failed, lost.excused)).decode()
+    details = msgspec.json.encode(
+        _LossDetails(lost.name, lost.failed, lost.excused, lost.runs, lost.failed_runs)
+    ).decode()
     return {"session": lost.session, "runs": lost.requeued, "details": details}
 
 

@@ -20,6 +20,8 @@ and (cast(:metadata as text) is null or (
     ), '') limit 1) is null)
 and (cast(:family as text) is null or cast(r.id as text) = :family
     or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)
+and (cast(:paused as int) is null or r.finished_at is null
+    and (select d.paused_at from {schema}runs d where d.id = r.id) is not null)
 and (cast(:lanes as text) is null or (select d.lane from {schema}runs d where d.id = r.id) in (
     select cast(each.value as bigint) from {each_text(:lanes)}))
 order by r.id desc limit cast(:size as bigint)
@@ -97,6 +99,10 @@ and finished_at < coalesce(cast(:finished_to as bigint), 9000000000000000000) or
 -- name: some_with_key
 -- Read runs that were created with an idempotency key: one per tenant and task that used it.
 select run from {schema}keys where key || '' = :key limit {limit}
+
+-- name: some_paused
+-- Read paused runs, in no particular order.
+select id from {schema}runs where paused_at is not null and paused_at > 0 order by paused_at limit {limit}
 
 -- name: some_children
 -- Read children of a run, in no particular order.

@@ -173,3 +173,7 @@ select l.task, r.state, r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.atte
     r.generation, r.tenant, r.parent, r.spent, r.undos, r.ending
 from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id join {schema}lanes l on l.id = r.lane
 where r.id {among(:rows, id uuid)} and r.finished_at is null
+
+-- name: read_run_states
+-- Read the tasks and states of runs.
+select s.id, s.task, s.state from {schema}shown_runs s where s.id {among(:rows, id uuid)}

@@ -15,7 +15,7 @@ from holdfast.control.pauses import PauseInfo
 from holdfast.control.queues import QueueInfo
 from holdfast.control.stats import Counts, GroupBy, Interval, Stats
 from holdfast.control.tasks import TaskInfo
-from holdfast.control.workers import WorkerInfo
+from holdfast.control.workers import LOST_WITHIN_S, LostWorkerInfo, WorkerInfo
 from holdfast.errors import GraphError
 from holdfast.model.schedule import ScheduleDetails, ScheduleInfo
 from holdfast.policy.schedule_timing import CatchUp
@@ -280,6 +280,12 @@ def _delete_schedule(call: ApiRequest) -> dict[str, bool]:
 # Limits, workers, tasks, counts and statistics
 
 
+class LostQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How far back, in seconds."""
+
+    since: float = LOST_WITHIN_S
+
+
 def _limits(call: ApiRequest) -> dict[str, Any]:
     return {"limits": call.control.limits.list()}
 
@@ -303,6 +309,10 @@ def _limit_name(call: ApiRequest) -> str:
 
 def _workers(call: ApiRequest) -> dict[str, Any]:
     return {"workers": call.control.workers.list()}
+
+
+def _lost_workers(call: ApiRequest) -> dict[str, Any]:
+    return {"workers": call.control.workers.lost(call.query.since)}
 
 
 def _tasks(call: ApiRequest) -> dict[str, Any]:
@@ -441,6 +451,11 @@ OPERATIONS = (
     Operation(
         method="GET", path="/workers", name="list_workers", summary="List worker sessions.",
         do=_workers, answer={"workers": list[WorkerInfo]}, all_tenants=True,
+    ),
+    Operation(
+        method="GET", path="/workers/lost", name="list_lost_workers",
+        summary="List workers that were lost, with the runs that were recovered from them.",
+        do=_lost_workers, query=LostQuery, answer={"workers": list[LostWorkerInfo]}, all_tenants=True,
     ),
     Operation(
         method="GET", path="/tasks", name="list_tasks", summary="List the tasks that this server's code declares.",

@@ -53,6 +53,7 @@ class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id_prefix: str | None = None
     parent: UUID | None = None
     family: UUID | None = None
+    paused: bool = False
 
 
 class RunsQuery(RunFilterBody, forbid_unknown_fields=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -56,7 +57,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSpec:
-    """A page. `do` returns the values for the template, or the address of another page.
+    """A page. `do` returns the values for the template, the address of another page, or a page with a status.
 
     Not available to tokens that are limited to a tenant, tasks or queues (`all_tenants`), or to tasks or queues
     (`all_tasks`).
@@ -65,7 +66,7 @@ class PageSpec:
     path: str
     template: str
     section: str
-    do: Callable[[PageRequest], dict[str, Any] | str]
+    do: Callable[[PageRequest], dict[str, Any] | str | PageContent]
     all_tenants: bool = False
     all_tasks: bool = False
     requires: Permission = "read"
@@ -73,7 +74,7 @@ class PageSpec:
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """A page that an action shows instead of changing something."""
+    """A page with a status, such as one that an action shows instead of changing something."""
 
     template: str
     values: dict[str, Any]
@@ -101,6 +102,9 @@ def page_route(context: SiteContext, page: PageSpec) -> Route:
             values = await context.threads.run(page.do, page_request)
             if isinstance(values, str):
                 return RedirectResponse(request.scope.get("root_path", "") + values, 303)
+            if isinstance(values, PageContent):
+                values_, status = {"section": page.section, **values.values}, values.status
+                return render(request, principal, values.template, status, **values_)
             return render(request, principal, page.template, **{"section": page.section, **values})
         except Exception as error:
             return error_page(error, request, principal)
@@ -148,6 +152,15 @@ def parse_json(text: str, what: str) -> Any:
         return msgspec.json.decode(check_decoded_size(text.encode()))
     except msgspec.DecodeError as error:
         raise ConfigError(f'{what} must be JSON, such as {{"ok": true}} or "text": {error}') from None
+
+
+def parse_time(text: str, what: str) -> datetime:
+    """Parse a time as browsers send it: UTC, unless it has an offset."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{what} must be a time such as 2026-11-16T08:00, not {text[:60]!r}") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def error_page(error: Exception, request: Request, principal: Principal | None = None) -> Response:

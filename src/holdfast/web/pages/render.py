@@ -57,6 +57,9 @@ NOTICES = {
     "limit-set": "The limit was set.",
     "limit-reset": "The limit was reset to what the code declares.",
     "schedule-deleted": "The schedule was deleted.",
+    "schedule-changed": "The schedule was changed.",
+    "backfilled": "Runs were created for the slots of the range.",
+    "nothing-to-backfill": "Nothing changed: every slot of the range has a run.",
 }
 """Notices after an action. The address carries only the key, so that a link can't put words on a page."""
 

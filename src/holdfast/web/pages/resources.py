@@ -2,39 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.errors import ConfigError
-from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json
+from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec, parse_json, parse_time
 from holdfast.web.pages.render import link
+from holdfast.web.responses import RequestError
+
+OVERLAPS = (
+    ("allow", "create another run"),
+    ("skip", "skip the slot"),
+    ("buffer_one", "run once when it has ended"),
+    ("cancel_running", "cancel it"),
+)
+CATCH_UPS = (("skip", "skip them"), ("latest", "run the latest"), ("all", "run all"))
+RANGE = (("start", "the first slot"), ("end", "the last slot"))
 
 
 def _schedules(request: PageRequest) -> dict[str, Any]:
     return {"schedules": request.control.schedules.list()}
 
 
-def _change_schedule(request: PageRequest) -> str:
+def _schedule(request: PageRequest) -> dict[str, Any]:
+    name = request.path["schedule"]
+    if not request.control.schedules.exists(name):
+        raise RequestError(404, f"there is no schedule {name[:100]!r}", "not_found")
+    return _schedule_values(request, name)
+
+
+def _schedule_values(
+    request: PageRequest, name: str, entered: Mapping[str, str] | None = None, problem: str = ""
+) -> dict[str, Any]:
+    """Return the values of a schedule's page, with what was entered in a form and what is wrong with it."""
+    return {
+        "details": request.control.schedules.show(name),
+        "entered": dict(entered or {}),
+        "problem": problem,
+        "OVERLAPS": OVERLAPS,
+        "CATCH_UPS": CATCH_UPS,
+        "section": "schedules",
+    }
+
+
+def _change_schedule(request: PageRequest) -> str | PageContent:
     name, verb, by = request.form.get("schedule", ""), request.form.get("verb"), request.principal.by
     schedules = request.control.schedules
+    page = f"/schedules/{quote(name, safe='')}"
+    back = page if request.form.get("back") else "/schedules"
     if verb == "run":
         id = schedules.run(name, by)
-        return link("/schedules", did="polled-soon") if id is None else link(f"/runs/{id}", did="created")
+        return link(back, did="polled-soon") if id is None else link(f"/runs/{id}", did="created")
     if verb == "delete":
         schedules.delete(name)
         return link("/schedules", did="schedule-deleted")
+    if verb in ("backfill", "edit"):
+        try:
+            return link(page, did=_backfill(request, name) if verb == "backfill" else _edit(request, name))
+        except ConfigError as error:
+            if not schedules.exists(name):
+                raise
+            return PageContent("schedule.html", _schedule_values(request, name, request.form, str(error)), 422)
     change = schedules.pause if verb == "pause" else schedules.resume
     change([name], by)
-    return link("/schedules", did="paused" if verb == "pause" else "resumed")
+    return link(back, did="paused" if verb == "pause" else "resumed")
+
+
+def _backfill(request: PageRequest, name: str) -> str:
+    """Create the runs of a range of slots; return the notice."""
+    start, end = (parse_time(request.form.get(field, ""), label) for field, label in RANGE)
+    made = request.control.schedules.backfill(name, start, end, request.principal.by)
+    return "backfilled" if made else "nothing-to-backfill"
+
+
+def _edit(request: PageRequest, name: str) -> str:
+    """Change when a schedule creates runs; return the notice."""
+    settings: dict[str, Any] = _timing(request.form)
+    settings |= {field: request.form[field] for field in ("overlap", "catch_up") if request.form.get(field)}
+    settings["jitter"] = _seconds(
+        request.form.get("jitter", "").strip() or "0", "the delay must be a number of seconds"
+    )
+    request.context.app.schedules.update(name, by=request.principal.by, **settings)
+    return "schedule-changed"
+
+
+def _timing(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the cron expression with its time zone, or the interval, of a form."""
+    if form.get("cron", "").strip():
+        return {"cron": form["cron"], "tz": form.get("tz", "").strip() or "UTC"}
+    return {"every": _seconds(form.get("every", ""), "enter a cron expression, or an interval in seconds")}
 
 
 def _create_schedule(request: PageRequest) -> str:
     form = request.form
     app = request.context.app
-    timing: dict[str, Any] = {"overlap": form.get("overlap") or "allow"}
-    if form.get("cron", "").strip():
-        timing |= {"cron": form["cron"], "tz": form.get("tz", "").strip() or "UTC"}
-    else:
-        timing["every"] = _seconds(form.get("every", ""))
+    timing: dict[str, Any] = {"overlap": form.get("overlap") or "allow", **_timing(form)}
     args = parse_json(form.get("args", ""), "the arguments") or []
     if not isinstance(args, list):
         raise ConfigError("the arguments must be a JSON array, such as [7]")
@@ -43,11 +106,11 @@ def _create_schedule(request: PageRequest) -> str:
     return link("/schedules", did="schedule-created")
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, problem: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError("enter a cron expression, or an interval in seconds") from None
+        raise ConfigError(problem) from None
 
 
 def _limits(request: PageRequest) -> dict[str, Any]:
@@ -69,12 +132,17 @@ def _change_limit(request: PageRequest) -> str:
 
 
 def _workers(request: PageRequest) -> dict[str, Any]:
-    found = request.control.workers.list()
-    return {"workers": found, "any_labels": any(worker.labels for worker in found), "live": "/api/v1/live"}
+    workers = request.control.workers
+    found = workers.list()
+    any_labels = any(worker.labels for worker in found)
+    return {"workers": found, "any_labels": any_labels, "lost": workers.lost(), "live": "/api/v1/live"}
 
 
 PAGES = (
     PageSpec(path="/schedules", template="schedules.html", section="schedules", do=_schedules, all_tenants=True),
+    PageSpec(
+        path="/schedules/{schedule:path}", template="schedule.html", section="schedules", do=_schedule, all_tenants=True
+    ),
     PageSpec(path="/limits", template="limits.html", section="limits", do=_limits, all_tenants=True),
     PageSpec(path="/workers", template="workers.html", section="workers", do=_workers, all_tenants=True),
 )

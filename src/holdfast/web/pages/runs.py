@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,15 +15,15 @@ from starlette.datastructures import QueryParams
 from holdfast.control.gates import GateInfo
 from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import Ancestor, RunDetails
-from holdfast.errors import ConfigError, RunNotFound
+from holdfast.errors import ConfigError, NotSerializable, RunNotFound, TooLarge
 from holdfast.model.filters import RunFilter
 from holdfast.model.metadata import parse_metadata
 from holdfast.model.names import MAX_KEY_CHARS
-from holdfast.model.run import FINAL_STATES, RunInfo
+from holdfast.model.run import FINAL_STATES, Page, RunInfo
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.node_table import build_node_table, group_address
-from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json
+from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec, parse_json, parse_time
 from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
 
@@ -40,50 +42,66 @@ BULK_ACTIONS = ("cancel", "retry")
 # List
 
 
-def _list(request: PageRequest) -> dict[str, Any]:
+def _list(request: PageRequest) -> dict[str, Any] | PageContent:
     given = _given_filters(request.query)
     after = request.query.get("after") or None
-    found = request.control.runs.page(**_to_filter(request, given), limit=PAGE_SIZE, after=after)
-    return {
+    problems: dict[str, str] = {}
+    filters = _to_filter(request, given, problems)
+    found = Page([], None) if problems else request.control.runs.page(**filters, limit=PAGE_SIZE, after=after)
+    values = {
         "runs": found,
+        "problems": problems,
         "given": given,
-        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", *TIME_FILTERS)),
+        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", "paused", *TIME_FILTERS)),
         "filtered": any(given.values()),
         "bulk": {verb: link("/bulk", **given, verb=verb) for verb in BULK_ACTIONS},
         "older": link("/runs", **given, after=found.after) if found.after else None,
         "newest": link("/runs", **given) if after else None,
-        "live": None if after else "/api/v1/live",
+        "live": None if after or problems else "/api/v1/live",
     }
+    return PageContent("runs.html", values, 422) if problems else values
 
 
 def _given_filters(query: QueryParams) -> dict[str, Any]:
     given: dict[str, Any] = {name: query.get(name, "").strip() for name in (*TEXT_FILTERS, *TIME_FILTERS)}
     given["state"] = [state for state in query.getlist("state") if state]
+    given["paused"] = "1" if query.get("paused") else ""
     return given
 
 
-def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
-    """Turn query parameters into a filter of runs that the principal may see."""
+def _to_filter(request: PageRequest, given: dict[str, Any], problems: dict[str, str] | None = None) -> Any:
+    """Turn query parameters into a filter of runs that the principal may see.
+
+    What is wrong with them is added to `problems` by the name of the field, or raised without it.
+    """
     filters: dict[str, Any] = {name: given[name] or None for name in PLAIN_FILTERS}
     filters["state"] = given["state"] or None
-    filters["metadata"] = parse_metadata([given["metadata"]]) if given["metadata"] else None
+    filters["paused"] = bool(given["paused"])
     filters["tenant"] = request.principal.tenant or given["tenant"] or None
     filters["scope"] = request.principal.scope
-    filters |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
-    for name in ("parent", "family"):
+    parsers: dict[str, Callable[[str], Any]] = {
+        "metadata": lambda text: parse_metadata([text]),
+        **{name: partial(parse_time, what=name.replace("_", " ")) for name in TIME_FILTERS},
+        **{name: partial(request.principal.find, request.control) for name in ("parent", "family")},
+    }
+    for name, parse in parsers.items():
         if given[name]:
-            filters[name] = request.principal.find(request.control, given[name])
+            filters[name] = _parsed(name, partial(parse, given[name]), problems)
+    for name in (*PLAIN_FILTERS, "metadata", "state", "tenant"):
+        if problems is not None and filters.get(name):
+            only: Any = {name: filters[name]}
+            _parsed(name, partial(RunFilter.of, only), problems)
     return filters
 
 
-def _parse_time(text: str, name: str) -> datetime:
-    """Parse a time as browsers send it: UTC, unless it has an offset."""
+def _parsed(name: str, parse: Callable[[], Any], problems: dict[str, str] | None) -> Any:
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        label = name.replace("_", " ")
-        raise ConfigError(f"{label} must be a time such as 2026-11-16T08:00, not {text[:60]!r}") from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return parse()
+    except (ConfigError, RunNotFound, TooLarge, NotSerializable) as error:
+        if problems is None:
+            raise
+        problems[name] = str(error)
+        return None
 
 
 # One run
@@ -197,7 +215,7 @@ def _update(request: PageRequest) -> str:
             priority = int(form["priority"])
         except ValueError:
             raise ConfigError(f"the priority must be a whole number, not {form['priority'][:40]!r}") from None
-    run_at = _parse_time(form["run_at"], "run_at") if form.get("run_at") else None
+    run_at = parse_time(form["run_at"], "the time") if form.get("run_at") else None
     tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()] if form.get("tags") else None
     run = request.principal.run_to_change(request.control, request.id, args=args, priority=priority)
     if (priority, run_at, args, tags) == (None, None, None, None):
