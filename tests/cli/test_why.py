@@ -69,7 +69,7 @@ def test_why_of_a_run_that_isnt_there(shell, empty):
 def test_limits_without_any(shell, empty):
     result = shell("limits", "--url", empty)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == 'no limits: declare one with app.limit("name", concurrency=…)\n'
+    assert result.stderr == 'no limits: declare app.limit("name", concurrency=…) and start a worker\n'
     assert shell.json("limits", "--url", empty) == []
 
 
@@ -84,7 +84,7 @@ def test_limits_are_listed_with_what_is_in_use_and_who_waits(shell, limited):
 def test_limits_as_json_and_by_name(shell, limited):
     (told,) = shell.json("limits", "customer", "--url", limited.url)
     assert (told["name"], told["concurrency"], told["rate"], told["period"]) == ("customer", 1, 100, 60)
-    assert told["counters"] == [{"key": EVIL, "used": 1, "started": 1, "parked": 1}]
+    assert told["counters"] == [{"key": EVIL, "used": 1, "started": 1, "parked": 1, "waiting_steps": 0}]
 
 
 def test_undeclared_limit_is_an_error(shell, limited):

@@ -164,6 +164,10 @@ def test_operators_see_and_decide_the_gates_of_functions(app, refund):
     run = refund.enqueue()
     drain(app)
     (gate,) = control.graphs.gates(run.id)
+    (reason,) = control.whys.why(run.id).reasons
+    graph = str(gate.graph)
+    assert (reason.code, reason.data) == ("gate", {"graph": graph, "gate": "approve"})
+    assert reason.text == f"waiting for approval of gate approve: holdfast gate {graph} approve complete OUTPUT"
     assert (gate.name, gate.state) == ("approve", "waiting")
     (listed,) = control.gates.open()
     assert (listed.name, listed.task) == ("approve", "refund")

@@ -149,11 +149,13 @@ def test_the_command_line_sets_and_resets_limits(app):
     assert "5 per 1 min" in holdfast_cli("limits", "reset", "some").output
     assert bounds(app, "some") == (2, 5, 60.0)
     for wrong, message in [
-        (("set", "some"), "set rate=, concurrency= or both"),
+        (("set", "some"), "Pass what to set: --rate, --concurrency or both"),
+        (("set",), "`holdfast limits set NAME`"),
+        (("reset",), "`holdfast limits reset NAME`"),
         (("set", "gone", "--rate", "5/s"), "limit 'gone' does not exist"),
-        (("set", "some", "--concurrency", "few"), "'few' is not a number, nor `none`"),
+        (("set", "some", "--concurrency", "few"), "'few' is neither a number from 1 on nor `none`"),
         (("some", "--rate", "5/s"), "apply to `holdfast limits set NAME`"),
-        (("drop", "some"), "use `holdfast limits [NAME]`"),
+        (("drop", "some"), "Use `holdfast limits [NAME]`"),
     ]:
         failed = holdfast_cli("limits", *wrong)
         assert failed.exit_code == 2

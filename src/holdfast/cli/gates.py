@@ -42,7 +42,7 @@ MAX_VALUE_CHARS = 2000
 def gate(
     shared: SharedOptions, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None
 ) -> None:
-    """Complete or fail a gate of a graph, or list its gates.
+    """Complete or fail a gate of a graph or a durable function, or list its gates.
 
     OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that isn't
     open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With RUN
@@ -108,7 +108,7 @@ def _row(gate: GateInfo) -> list[str]:
 
 def _show(shared: SharedOptions, control: Control, id: UUID, gates: list[GateInfo], name: str) -> None:
     if not gates:
-        raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists its gates")
+        raise GraphError(f"run {id} has no gate {name!r}; `holdfast gate {id}` lists its gates")
     found = [control.gates.read(gate.id) for gate in gates]
     if shared.json:
         show_json(found)

@@ -288,6 +288,8 @@ def limits(
     action, name = _limit_action(words)
     if action != "set" and (rate is not None or concurrency is not None):
         raise click.UsageError("--rate and --concurrency apply to `holdfast limits set NAME`.")
+    if action == "set" and rate is None and concurrency is None:
+        raise click.UsageError("Pass what to set: --rate, --concurrency or both.")
     if action is None:
         with connect_or_empty(shared) as control:
             found = control.limits.list(name)
@@ -305,7 +307,7 @@ def limits(
         show_json(found if action is None else found[0])
         return
     rows = [row for limit in found for row in _limit_rows(limit)]
-    show_table(LIMIT_COLUMNS, rows, 'no limits: declare one with app.limit("name", concurrency=…)')
+    show_table(LIMIT_COLUMNS, rows, 'no limits: declare app.limit("name", concurrency=…) and start a worker')
     for limit in found:
         if limit.set_at is not None:
             declared = _bounds(limit) or "no bound"
@@ -317,11 +319,11 @@ def limits(
 
 def _limit_action(words: tuple[str, ...]) -> tuple[str | None, str | None]:
     """Return the action and the name of the limit."""
-    if len(words) < 2:
+    if len(words) < 2 and words not in (("set",), ("reset",)):
         return None, words[0] if words else None
-    if len(words) > 2 or words[0] not in ("set", "reset"):
+    if len(words) != 2 or words[0] not in ("set", "reset"):
         raise click.UsageError(
-            "use `holdfast limits [NAME]`, `holdfast limits set NAME` or `holdfast limits reset NAME`."
+            "Use `holdfast limits [NAME]`, `holdfast limits set NAME` or `holdfast limits reset NAME`."
         )
     return words[0], words[1]
 
@@ -337,7 +339,9 @@ def _new_concurrency(text: str | None) -> Any:
     if not isinstance(bound, str):
         return bound
     if not bound.isdigit():
-        raise click.BadParameter(f"{bound!r} is not a number, nor `{NO_BOUND}`.", param_hint="'--concurrency'")
+        raise click.BadParameter(
+            f"{bound!r} is neither a number from 1 on nor `{NO_BOUND}`.", param_hint="'--concurrency'"
+        )
     return int(bound)
 
 

@@ -166,6 +166,7 @@ class Explainer:
             reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
             if wait.kind == "children":
                 reason = self._with_children(row, stored, reason, scope)
+                reason = next(self._open_gates(row.id, reason.data.get("children", [])), reason)
             if wait.kind == "message" and (count := aside.get(wait.name)):
                 text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
                 reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
@@ -196,12 +197,18 @@ class Explainer:
         text = f"waiting for approval{until}: {_complete_command(gate)}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
-    def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
-        nodes = self._store.queries.node_overview(row.id)
-        for gate in self._store.queries.gates(row.id):
-            if gate.state == "waiting":
+    def _open_gates(self, id: str, children: list[dict[str, Any]] | None = None) -> Iterator[Reason]:
+        """Name the open gates of a graph; with `children`, the gate of a durable function that is its only child."""
+        for gate in self._store.queries.gates(id):
+            if gate.state != "waiting":
+                continue
+            if children is None or [(each["run"], each["task"]) for each in children] == [(str(gate.graph), gate.node)]:
                 text = f"waiting for approval of gate {gate.node}: {_complete_command(gate)}"
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
+
+    def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
+        nodes = self._store.queries.node_overview(row.id)
+        yield from self._open_gates(row.id)
         active = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         for node in active[:MAX_NAMES]:
             reasons = self.why(UUID(str(node.id)), scope).reasons

@@ -76,7 +76,9 @@ class LimitSettings:
 
 def _unknown(name: str, rows: builtins.list[LimitRow]) -> ConfigError:
     known = ", ".join(row.name for row in rows)
-    return ConfigError(f"limit {name!r} does not exist" + (f"; known limits: {known}" if known else ""))
+    return ConfigError(
+        f"limit {name!r} does not exist" + (f"; known limits: {known}" if known else ": no worker has declared one")
+    )
 
 
 def decode_key(key: str) -> Any:
