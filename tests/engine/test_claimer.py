@@ -180,7 +180,7 @@ def test_a_commit_beside_a_claim_tells_whether_runs_are_left_ready(app, idle_cla
             claim(tx)
 
         app.store.claims._transaction("commit", work)
-        assert (claim.claims, claim.is_complete) == ([], is_complete)
+        assert (claim.claims(), claim.is_complete) == ([], is_complete)
     idle_claimer.end_commit_claim(claim, is_committed=True)
     assert not idle_claimer._claiming.locked()
 

@@ -203,7 +203,7 @@ def test_a_child_continues_with_the_commit_within_the_slots_of_its_queue(app, mo
 
     def counted(self, tx):
         original(self, tx)
-        claimed.append(len(self.claims))
+        claimed.append(len(self.claims()))
 
     monkeypatch.setattr(claimer.CommitClaim, "__call__", counted)
 

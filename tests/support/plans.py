@@ -166,7 +166,7 @@ VALUES: dict[str, Any] = {
 
 LIST = {
     **dict.fromkeys(("states", "task", "queue", "tag", "created_from", "created_to", "finished_from", "finished_to")),
-    **dict.fromkeys(("error", "parent", "family", "key", "metadata")),
+    **dict.fromkeys(("error", "parent", "family", "key", "metadata", "paused")),
     "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
 }  # fmt: skip
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
@@ -349,6 +349,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "some_with_key": ({"key": "k7"}, "holdfast_keys_key"),
     "some_children": (CHILD, "holdfast_runs_children"),
     "some_of_tree": ({"family": PARENT}, "holdfast_runs_tree"),
+    "some_paused": ({}, "holdfast_runs_paused_all"),
     "list_history": (ONE, "history_pkey"),
     "list_steps": (ONE, "checkpoints_pkey"),
     "list_step_outline": (ONE, "checkpoints_pkey"),
