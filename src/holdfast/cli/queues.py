@@ -269,10 +269,11 @@ def limits(
     """List limits with their usage and what waits for them, or change what a limit allows.
 
     One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit. STARTED is the cost of
-    the starts within the period, if the limit has costs. WAITING counts runs and steps.
+    the starts within the period, if the limit has costs. WAITING counts runs and steps. A change takes effect within a
+    second; what you don't give stays as it is.
 
     \b
-      set    set the rate, the concurrency or both, on all workers within a second; what isn't given stays
+      set    change the rate, the concurrency or both, on all workers
       reset  return to what the code declares
 
     \b

@@ -121,8 +121,8 @@ def worker(
     """
     metrics_at = None if metrics is None else _address(metrics, processes or 1)
     served, own_labels = parse_queues(queues), parse_labels(labels)
-    options = [f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
-    options += [f"--concurrency={concurrency}"] * (concurrency is not None) + [f"--label={label}" for label in labels]
+    options = [f"--concurrency={concurrency}"] * (concurrency is not None) + [f"--label={label}" for label in labels]
+    options += [f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
     options += [f"--max-resident={max_resident}", f"--log-format={log_format}"]
     options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
     options += ["--fail-fast"] * fail_fast

@@ -175,7 +175,7 @@ class RunLog:
             if len(text) > payloads.plain_below:
                 text = payloads.pack_copy(text, PayloadContext("log", claim.tenant, claim.id))
         except Exception as error:  # the app's codec failed
-            log.lines_not_stored(claim.id, attempt.task.name, error)
+            log.lines_not_stored(claim.id, attempt.task.name, claim.attempt, error)
             return None
         self._groups += 1
         self._bytes += len(text)

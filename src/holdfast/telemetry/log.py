@@ -140,9 +140,8 @@ def result_not_stored(run: str, task: str, attempt: int, error: ErrorInfo, **spa
     _log_attempt(logging.ERROR, "result could not be stored", run, task, attempt, {"error": error}, **span)
 
 
-def lines_not_stored(run: str, task: str, error: object) -> None:
-    fields: dict[str, Any] = {"task": task, "run": run}
-    _log(logging.WARNING, "log lines of a run could not be stored", fields, **fields, error=error)
+def lines_not_stored(run: str, task: str, attempt: int, error: object) -> None:
+    _log_attempt(logging.WARNING, "log lines of a run could not be stored", run, task, attempt, {"error": error})
 
 
 def deadline_exceeded(run: str, task: str, attempt: int) -> None:

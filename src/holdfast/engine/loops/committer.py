@@ -226,7 +226,8 @@ class Committer(Loop):
                 for write in writes:
                     self._write_logs(session, [write])
                 return
-            log.lines_not_stored(writes[0].attempt.claim.id, writes[0].attempt.task.name, error)
+            attempt = writes[0].attempt
+            log.lines_not_stored(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
         self._durable_ids.update(map(id, writes))
         for write in writes:
             write.on_written()
@@ -429,8 +430,9 @@ class Committer(Loop):
             write(session, ends[:half])
             write(session, ends[half:])
         elif self._last_lines(ends) is not None:
-            log.lines_not_stored(ends[0][1].id, ends[0][0].task.name, error)
-            ends[0][0].logs = None  # the end may be fine without them
+            attempt = ends[0][0]
+            log.lines_not_stored(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+            attempt.logs = None  # the end may be fine without them
             write(session, ends)
         else:
             self._write_as_failed(session, *ends[0], error)
