@@ -212,7 +212,7 @@ def test_missing_graph_gate_or_node_is_reported(app, control, one):
         control.graphs.complete(run.id, "maybe")
     with pytest.raises(GraphError, match=r"node .a. of run .* is not a gate"):
         control.graphs.complete(run.id, "a")
-    with pytest.raises(GraphError, match=r"is not a graph$"):
+    with pytest.raises(GraphError, match=r"is not a graph and has opened no gate"):
         control.graphs.complete(job.id, "yes")
     with pytest.raises(GraphError, match=f"is not a graph, but node a of graph run {run.id}"):
         control.graphs.complete(a, "yes")

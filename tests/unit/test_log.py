@@ -26,7 +26,7 @@ FILLED = {
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
-    "client": "10.0.0.7", "path": "/a", "renamed": {}, "threads": 40, "token": "ops", "topic": "news",
+    "client": "10.0.0.7", "ask": "add", "path": "/a", "renamed": {}, "threads": 40, "token": "ops", "topic": "news",
     "step": "charge", "queued": 1000, "tenant": "acme",
     "at_once": 8, "dropped": 2, "reasons": ["no worker serves queue mail"],
 }  # fmt: skip
