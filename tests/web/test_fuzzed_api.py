@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,17 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from holdfast.web.api import interaction
 from tests.support.web import HOST
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 NAMES = {"gate": "approve", "queue": "default", "schedule": "nightly"}
+
+
+@pytest.fixture(autouse=True)
+def waits_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for an answer to an ask reads the clock; each reading is an hour later."""
+    monkeypatch.setattr(interaction, "time", SimpleNamespace(monotonic=count(step=3600.0).__next__))
 
 
 def fuzz(shop: Any, runs: dict[str, Any], examples: int) -> int:
