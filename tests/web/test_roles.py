@@ -172,7 +172,7 @@ def test_limited_token_sees_only_runs_in_its_scope(shop, crowd, scope, visible):
             if "{id}" not in path or permission == "administer":
                 continue
             if name in visible:
-                if method == "GET" and "gate" not in path and "graph" not in path:
+                if method == "GET" and not any(part in path for part in ("gate", "graph", "{key}")):
                     assert (path, visitor.get(filled(path, id)).status) == (path, 200)
             elif method == "GET":
                 answer, none = visitor.get(filled(path, id)), visitor.get(filled(path, never))
