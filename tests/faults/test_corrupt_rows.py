@@ -93,7 +93,8 @@ MARKED = {
     "runs.result": ("result", BAD_JSON), "runs.options": ("options", BAD_JSON), "runs.args": ("args", BAD_JSON),
     "runs.created_at": ("created_at", "min"),
 }  # fmt: skip
-QUARANTINED = {"runs.attempt max", "runs.fence max", "runs.deadline min"}
+QUARANTINED = {"runs.attempt max", "runs.fence max"}
+"""Cases in which only quarantine ends the run. One whose deadline has passed may be failed by the timers first."""
 
 
 @cache

@@ -170,3 +170,14 @@ def test_a_row_with_the_highest_possible_number_keeps_no_new_rows_out(sqlite_url
         runs += job.enqueue_many([(3,), (4,)])
         numbered = dict(fetch(app, "select id, seq from {}runs"))
         assert [numbered[str(run.id)] for run in runs] == [3, 2, 4, 5, 6]
+
+
+def test_a_corrupt_run_that_has_ended_meanwhile_is_mended_but_keeps_its_error(harness):
+    harness.session("w")
+    id = harness.add()
+    harness.store.actions.cancel(id, '{"code":"cancelled"}')
+    column = corrupt(harness, id)
+    assert harness.store.quarantine.examine("client", [id], "test") == [id]
+    assert (harness.row(id)["state"], harness.row(id)["error"]) == ("cancelled", '{"code":"cancelled"}')
+    assert set(data_of(harness, id)["columns"]) == {column}
+    assert harness.store.quarantine.list_all(10) == []

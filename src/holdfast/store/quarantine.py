@@ -164,7 +164,7 @@ class _Undo(Exception):
 
 
 def _take_out(tx: Tx, run: str, error: str, data: str, *, propagate: bool) -> None:
-    """Replace the corrupt values of a run, record what they were, and fail it."""
+    """Replace the corrupt values of a run, record what they were, and fail it unless it has ended meanwhile."""
     if run not in lock_with_parents(tx, [run]):
         return
     rows = tx.execute("inspect_runs", rows=id_rows([run]))
@@ -177,7 +177,7 @@ def _take_out(tx: Tx, run: str, error: str, data: str, *, propagate: bool) -> No
     tx.execute("add_history", rows=json_rows([history_row(run, values["records"], "quarantined", 0, data=data)]))
     mended = lock_runs(tx, [run])
     ends = fail_runs(tx, mended, error)
-    tx.execute("mark_quarantined", rows=id_rows([run]))
+    tx.execute("mark_quarantined", rows=id_rows(end.id for end in ends))
     if propagate:
         propagate_ends(tx, ends)
 

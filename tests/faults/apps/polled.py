@@ -15,12 +15,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Holdfast, Request
+from holdfast.store.module import Tx
 from tests.support.ledger import Ledger
 
 parser = argparse.ArgumentParser()
@@ -62,17 +62,14 @@ def install() -> None:
 
 
 def _watch(part: Any, names: tuple[str, ...]) -> None:
-    open_transaction = part._open
-
-    def watched(connection: Any) -> Any:
-        tx = open_transaction(connection)
-
-        def call(statement: str, **values: Any) -> Any:
-            rows = tx.execute(statement, **values)
-            reach(statement)
+    class WatchedTx(Tx):
+        def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> Any:
+            rows = super().execute(name, limit=limit, **values)
+            reach(name)
             return rows
 
-        return SimpleNamespace(execute=call, payloads=tx.payloads)
+    def watched(connection: Any) -> Tx:
+        return WatchedTx(part._context, connection)
 
     def after(name: str) -> Any:
         method = getattr(part, name)
