@@ -24,6 +24,7 @@ from holdfast.model.names import check_name, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.model.run_logs import LogLevel, Logs
+from holdfast.model.signed_tokens import LinkSettings
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
@@ -98,6 +99,9 @@ class Holdfast:
             `holdfast.integrations.encryption.Encryption`.
         logs: Keep what runs log with the `logging` module: a level such as `"info"`, or `Logs`. Defaults to
             `$HOLDFAST_LOGS`, then to nothing.
+        secret: Signs links: a text of at least 32 random characters, or several to replace one; the first signs, all
+            verify. Defaults to `$HOLDFAST_SECRET`, with a comma between several.
+        public_url: The address at which people reach the dashboard, for links. Defaults to `$HOLDFAST_PUBLIC_URL`.
     """
 
     def __init__(
@@ -119,6 +123,8 @@ class Holdfast:
         compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | ContextCodec | None = None,
         logs: LogLevel | Logs | None = None,
+        secret: str | Sequence[str] | None = None,
+        public_url: str | None = None,
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.client import Client
@@ -134,6 +140,8 @@ class Holdfast:
             on_large=log.payload_large,
         )
         self.telemetry = Telemetry(telemetry)
+        self.links = LinkSettings(secret, public_url)
+        """The secrets and the public URL of signed links."""
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(self._open(schema), migrate=migrate, clock=clock, payloads=payloads)
