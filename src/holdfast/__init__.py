@@ -76,7 +76,7 @@ from holdfast.model.schedule import (
 from holdfast.model.secret import Secret
 from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Condition, Node, Output, all_of, any_of, none_of
-from holdfast.task.context import Context
+from holdfast.task.context import Context, current_context
 from holdfast.task.graph import Graph, OnTimeout
 from holdfast.task.hooks import HookTask, HookTasks
 from holdfast.task.machine import After, Done, Machine, State
@@ -205,6 +205,7 @@ __all__ = [
     "Worker",
     "all_of",
     "any_of",
+    "current_context",
     "idempotency_key",
     "inject",
     "none_of",

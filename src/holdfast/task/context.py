@@ -7,6 +7,7 @@ code, not when the coroutine is first awaited. That is why the methods are plain
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 from uuid import UUID
@@ -19,6 +20,7 @@ from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.operation_factory import StepSettings
 from holdfast.task.operations import AsyncExecutorProtocol, ReceiveAsk, Spawn
+from holdfast.task.scope import current_scope
 from holdfast.task.task import Takes1, Task
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class Context:
         ```
     """
 
-    __slots__ = ("_executor", "_server")
+    __slots__ = ("__weakref__", "_executor", "_server")
 
     def __init__(self, executor: AsyncExecutorProtocol) -> None:
         self._executor = executor
@@ -504,3 +506,34 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context of run {self.run_id}>"
+
+
+active_context: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
+"""The context of the async durable function that the code belongs to. Follows it like `current_scope`."""
+
+
+def current_context() -> Context:
+    """Return the context of the durable function that the calling code belongs to.
+
+    For code that isn't passed `ctx`, such as callbacks of a library. It is the same object that the function received,
+    with the same rules: inside a step, only `write`, `progress`, `adjust` and `check` work.
+
+    Example:
+        ```python
+        async def on_token(token: str) -> None:  # called by a library inside a step
+            await holdfast.current_context().write(token)
+        ```
+
+    Raises:
+        TaskError: Called outside an `async def` durable function.
+    """
+    context = active_context.get()
+    if context is None:
+        scope = current_scope.get()
+        where = "outside a run" if scope is None else "in a job"
+        if scope is not None and scope.durable:
+            where = "in a function with a SyncContext"
+        raise TaskError(
+            f"current_context() was called {where}: call it in an async def with a Context, or in what it calls"
+        )
+    return context

@@ -126,6 +126,12 @@ def ask_refused(run: str, task: str, attempt: int, ask: str, error: str) -> None
     _log_attempt(logging.WARNING, event, run, task, attempt, {"ask": ask, "error": error})
 
 
+def agent_inside_step(agent: str, step: str, advice: str) -> None:
+    """Report an agent that runs in a step: a crash repeats all of its calls."""
+    event = "agent runs inside a step, its calls are not recorded one by one"
+    _log(logging.WARNING, event, agent=agent, step=step, advice=advice)
+
+
 def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int, **span: str) -> None:
     event = "attempt abandoned, the task ignored cancellation"
     _log_attempt(logging.WARNING, event, run, task, attempt, {"lost_threads": lost_threads}, **span)

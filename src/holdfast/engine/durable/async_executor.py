@@ -53,7 +53,7 @@ from holdfast.store.commands import (
     Written,
 )
 from holdfast.store.waits import encode_outcome
-from holdfast.task.context import Context
+from holdfast.task.context import Context, active_context
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
@@ -130,9 +130,10 @@ class AsyncExecutor(Executor):
             except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
                 return attempt.undo_interrupted(error)
         args, kwargs = arguments
-        token = current_scope.set(attempt.body_scope())
+        context = Context(self)
+        token, context_token = current_scope.set(attempt.body_scope()), active_context.set(context)
         try:
-            value = await attempt.signature.fn(Context(self), *args, **kwargs)
+            value = await attempt.signature.fn(context, *args, **kwargs)
             if self._ahead is not None:
                 await self._ahead.wait(self._new_future)
             end = self.current.returned(value)
@@ -140,6 +141,7 @@ class AsyncExecutor(Executor):
             end = failed_end(self.current, self.plans, error)
         finally:
             current_scope.reset(token)
+            active_context.reset(context_token)
             self.close()
         if self._is_resident:  # Something other than an outcome ended it: the next attempt replays.
             self.is_discarded = True

@@ -21,7 +21,7 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import AttemptEnd
 from holdfast.store.commands import NewCheckpoint
-from holdfast.task.context import Context
+from holdfast.task.context import Context, active_context
 from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
 from holdfast.task.scope import current_scope
@@ -47,11 +47,13 @@ class ReplayOutcome(NamedTuple):
 async def replay_function(executor: AsyncExecutor, arguments: Arguments) -> ReplayOutcome:
     """Replay the recorded operations of an async function, without performing anything new."""
     args, kwargs = arguments
-    token = current_scope.set(executor.current.body_scope())
+    context = Context(executor)
+    token, context_token = current_scope.set(executor.current.body_scope()), active_context.set(context)
     try:
-        body = asyncio.ensure_future(executor.current.signature.fn(Context(executor), *args, **kwargs))
+        body = asyncio.ensure_future(executor.current.signature.fn(context, *args, **kwargs))
     finally:
         current_scope.reset(token)
+        active_context.reset(context_token)
     try:
         await _wait_until_quiet(executor, body)
         ended = body.done()  # What it raises after this is a result of its cancellation.

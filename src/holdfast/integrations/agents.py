@@ -1,0 +1,121 @@
+"""What the integrations of agent frameworks share: the current context, step options, approvals at gates, streams.
+
+Imports no framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from holdfast.errors import GateRejected, LimitNotTaken, TaskError, WaitTimeout
+from holdfast.model.clock import Duration
+from holdfast.model.retry import Retry
+from holdfast.model.step_keys import key_name
+from holdfast.task.context import Context, active_context
+from holdfast.task.scope import current_scope
+from holdfast.telemetry import log
+
+CHARS_PER_TOKEN = 4
+"""For estimates before a request; its usage is known afterwards."""
+
+Outside = Literal["refuse", "run"]
+
+
+class StepOptions(TypedDict, total=False):
+    """Options of the steps that an agent runs, as in `ctx.options(…)`.
+
+    `cost` of a model request defaults to an estimate of its tokens, and is corrected to the actual number afterwards.
+    """
+
+    retry: Retry | None
+    timeout: Duration | None
+    limits: Sequence[str] | None
+    cost: float | Callable[..., float] | None
+
+
+@dataclass
+class Approval:
+    """A decision about a tool call, the output of its gate.
+
+    Attributes:
+        approved: Whether the tool may run.
+        message: What the model is told if it may not.
+        arguments: Arguments for the tool, instead of those that the model chose.
+    """
+
+    approved: bool
+    message: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+def body_context() -> Context | None:
+    """Return the context if the calling code is the body of an async durable function, else None."""
+    scope = current_scope.get()
+    return active_context.get() if scope is not None and scope.in_body else None
+
+
+def step_context() -> Context | None:
+    """Return the context if the calling code is a step of an async durable function, else None."""
+    scope = current_scope.get()
+    return active_context.get() if scope is not None and scope.step is not None else None
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def check_place(agent: str, outside: Outside, *, advice: str) -> None:
+    """Refuse to run an agent where nothing is recorded, and warn where it is recorded as a part of one step."""
+    scope = current_scope.get()
+    if scope is not None and scope.in_body and active_context.get() is not None:
+        return
+    if scope is not None and scope.durable and scope.step is not None:
+        step = key_name(scope.step)
+        if (agent, step) not in _warned:
+            _warned.add((agent, step))
+            log.agent_inside_step(agent, step, advice)
+        return
+    if outside == "run":
+        return
+    where = "outside a durable function"
+    if scope is not None and scope.durable:
+        where = "in a durable function with a SyncContext"
+    raise TaskError(
+        f"agent {agent} was run {where}, so nothing of it would be recorded: run it in an async def that takes a "
+        'Context, or allow it with outside="run"'
+    )
+
+
+async def wait_for_approval(ctx: Context, tool: str, payload: dict[str, Any], timeout: Duration | None) -> Approval:
+    """Wait at the gate of a tool call. A rejected gate and a timeout deny the call."""
+    try:
+        return await ctx.gate(f"approve:{tool}", payload=payload, timeout=timeout, type=Approval)
+    except GateRejected as rejected:
+        return Approval(False, rejected.error.message)
+    except WaitTimeout:
+        return Approval(False, "Nobody approved the call in time.")
+
+
+async def adjust_limits(ctx: Context, options: StepOptions, tokens: int) -> None:
+    """Correct the estimated cost of a model request. Called in its step; limits that count calls stay as they are."""
+    for limit in options.get("limits") or ():
+        try:
+            await ctx.adjust(limit, tokens)
+        except LimitNotTaken:
+            continue
+
+
+Operation = Callable[..., Coroutine[Any, Any, Any]]
+
+
+async def run_step(
+    ctx: Context,
+    name: str,
+    operation: Operation,
+    *identity: str,
+    options: StepOptions,
+    raises: tuple[type[Exception], ...] = (),
+) -> Any:
+    """Run an operation of an agent as a step."""
+    return await ctx.options(name=name, raises=raises, **options).step(operation, *identity)

@@ -1,0 +1,49 @@
+"""Record the calls of models and tools, to find any that is repeated although it was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+from holdfast import Chunk, Holdfast, Run, idempotency_key
+from holdfast.control import Control
+from holdfast.task.scope import current_scope
+
+
+class AgentCalls:
+    """Every call by name, with its idempotency key; and those whose step was recorded before."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.app = app
+        self.made: list[tuple[str, str]] = []
+        self.repeated: list[str] = []
+
+    def clear(self) -> None:
+        self.made.clear()
+        self.repeated.clear()
+
+    def note(self, name: str) -> None:
+        """Note a call. Called in its step."""
+        scope = current_scope.get()
+        assert scope is not None
+        assert scope.step is not None, f"{name} was called outside a step"
+        self.made.append((name, idempotency_key()))
+        steps = Control(self.app.store, self.app.registry).runs.steps(UUID(scope.run))
+        if any(step.key == scope.step and not step.superseded for step in steps):
+            self.repeated.append(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the calls, each once however often it was tried."""
+        return [name for name, _ in dict.fromkeys(self.made)]
+
+    def tries(self) -> Counter[tuple[str, str]]:
+        return Counter(self.made)
+
+
+def final_chunks(run: Run[Any]) -> list[Any]:
+    """Return what a run wrote, without what superseded tries of its steps wrote."""
+    chunks: list[Chunk] = list(run.stream())
+    last = {chunk.step: (chunk.attempt, chunk.step_try) for chunk in chunks}
+    return [chunk.data for chunk in chunks if chunk.step is None or (chunk.attempt, chunk.step_try) == last[chunk.step]]
