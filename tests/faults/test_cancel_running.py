@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-import psutil
 import pytest
 
 from tests.faults.conftest import APPS
+from tests.support.processes import has_ended
 from tests.support.wait_until import wait_until
 
 TOLD_WITHIN_S = 5.0
@@ -29,10 +29,6 @@ def began(ledger):
     return [int(pid) for what, pid in ledger.words() if what == "began"]
 
 
-def gone(pid):
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_a_run_cancelled_from_another_process_stops_within_a_second(app, worker, ledger):
     runs = {}
     for number, name in enumerate(PLACES, 1):
@@ -42,7 +38,7 @@ def test_a_run_cancelled_from_another_process_stops_within_a_second(app, worker,
     cancelled_at = time.monotonic()
     for run in runs.values():
         assert run.cancel()
-    wait_until(lambda: gone(killed), TOLD_WITHIN_S, "the process task is killed")
+    wait_until(lambda: has_ended(killed), TOLD_WITHIN_S, "the process task is killed")
     others = len(PLACES) - 1
     wait_until(lambda: ledger.lines().count(f"told {worker.pid}") == others, TOLD_WITHIN_S, ledger.lines)
     assert time.monotonic() - cancelled_at < TOLD_WITHIN_S

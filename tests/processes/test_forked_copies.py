@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Retry, RunFailed
 from tests.processes import tasks
+from tests.support.processes import has_ended
 from tests.support.wait_until import wait_until
 
 WAYS = ["python", "libc"]
@@ -29,10 +30,6 @@ def go(tmp_path) -> Path:
     return tmp_path / "go"
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("how", WAYS)
 def test_a_copy_that_returns_later_does_not_answer_the_next_run(app, task, mark, go, tmp_path, how):
     return_twice, slow = task(tasks.return_twice), task(tasks.slow)
@@ -43,7 +40,7 @@ def test_a_copy_that_returns_later_does_not_answer_the_next_run(app, task, mark,
         wait_until(lambda: run.info().state == "running")
         (copy,) = wait_until(mark.pids)
         go.touch()
-        wait_until(lambda: gone(copy), what="the copy has returned")
+        wait_until(lambda: has_ended(copy), what="the copy has returned")
         release.touch()
         assert run.result(timeout=60) == (100, serving), "in the same warm process"
 
@@ -71,7 +68,7 @@ def test_anything_else_in_the_result_pipe_is_a_crash_of_that_process(app, task, 
             run.result(timeout=60)
         assert caught.value.error.code == "crashed"
         assert own_pid.enqueue().result(timeout=60) != before
-        assert gone(before)
+        assert has_ended(before)
 
 
 def test_data_left_in_the_pipe_of_an_idle_process_affects_no_other_run(app, task, mark, go):
@@ -80,7 +77,7 @@ def test_data_left_in_the_pipe_of_an_idle_process_affects_no_other_run(app, task
         before = leave_a_writer_behind.enqueue(mark, str(go)).result(timeout=60)
         (copy,) = wait_until(mark.pids)
         go.touch()
-        wait_until(lambda: gone(copy))
+        wait_until(lambda: has_ended(copy))
         run = own_pid.enqueue()
         assert run.result(timeout=60) != before
         assert (run.info().attempt, run.info().crashes) == (1, 0)

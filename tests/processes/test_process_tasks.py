@@ -22,6 +22,7 @@ from holdfast.engine.processes.framing import BEGUN, END, write_frame
 from holdfast.errors import ConfigError, TaskError
 from holdfast.store import Claim
 from tests.processes import tasks
+from tests.support.processes import has_ended
 from tests.support.wait_until import wait_until
 
 MEMORY = 300 * 1024 * 1024
@@ -104,7 +105,7 @@ def test_programs_started_by_a_dead_process_are_killed_and_not_waited_for(app, m
             leaving.enqueue(mark).result(timeout=60)
         assert caught.value.error.code == "crashed"
         (pid,) = wait_until(mark.pids)
-        wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: has_ended(pid))
 
 
 def test_a_timeout_kills_a_task_that_holds_the_gil(app, mark):
@@ -177,7 +178,7 @@ def test_a_process_that_died_while_idle_is_not_the_next_runs_fault(app, children
     with app.worker():
         first = own_pid.enqueue().result(timeout=60)
         psutil.Process(first).kill()
-        wait_until(lambda: not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: has_ended(first))
         run = own_pid.enqueue()
         assert run.result(timeout=60) != first
         assert run.info().crashes == 0

@@ -9,7 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from tests.support.wait_until import wait_until
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or dead and not waited for by its parent."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class Process:
