@@ -49,7 +49,7 @@ def options_for(url):
     return ["--postgres", url] if url.startswith("postgres") else []
 
 
-def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp_path):
+def test_the_demo_kills_a_worker_loses_nothing_and_can_be_inspected(database_url, start_demo, tmp_path):
     options = options_for(database_url)
     demo = start_demo("--keep", *options)
     assert demo.wait(120) == 0, demo.log
@@ -65,6 +65,12 @@ def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp
     assert {number for number, times in begun.items() if times > 1} <= held
     assert "Nothing was lost, and no finished invoice ran again." in demo.log
     assert not running(demo.pid)
+    (command,) = re.findall(r"holdfast (runs --url .*)", demo.log)
+    found = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *command.split(), "--json"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "demo.invoice" in found.stdout
 
 
 def test_more_jobs_are_enqueued_if_no_worker_was_busy():
@@ -92,9 +98,12 @@ def test_results_sent_before_the_kill_are_not_awaited():
     assert [event for _, event in play._state.events] == ["its lease expired: 2 ready again", "2 done by other workers"]
 
 
-def test_the_demo_leaves_nothing_behind(database_url, start_demo, tmp_path):
+def test_the_demo_prints_plain_lines_without_a_terminal_and_leaves_nothing_behind(database_url, start_demo, tmp_path):
     demo = start_demo(*options_for(database_url))
     assert demo.wait(120) == 0, demo.log
+    assert "\x1b" not in demo.log
+    assert "\r" not in demo.log
+    assert [line for line in demo.log.splitlines() if line != line.rstrip()] == []
     assert folders(tmp_path) == []
     if database_url.startswith("postgres"):
         assert demo_schemas(database_url) == []
@@ -106,17 +115,6 @@ def demo_schemas(url):
     with psycopg.connect(url) as connection:
         found = connection.execute("select nspname from pg_namespace where nspname like 'holdfast%'").fetchall()
     return [name for (name,) in found]
-
-
-def test_kept_demo_can_be_inspected(database_url, start_demo):
-    demo = start_demo("--keep", *options_for(database_url))
-    assert demo.wait(120) == 0, demo.log
-    (command,) = re.findall(r"holdfast (runs --url .*)", demo.log)
-    found = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *command.split(), "--json"], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    assert "demo.invoice" in found.stdout
 
 
 @pytest.mark.parametrize("moment", ["enqueued in", "workers running", "killed (kill -9)"])
@@ -144,14 +142,6 @@ def test_workers_end_when_the_demo_itself_is_killed(start_demo):
     demo.wait_for("workers running", 60)
     demo.signal(signal.SIGKILL)
     wait_until(lambda: not running(demo.pid), what="the end of the workers")
-
-
-def test_without_a_terminal_there_are_plain_lines(start_demo):
-    demo = start_demo()
-    assert demo.wait(120) == 0, demo.log
-    assert "\x1b" not in demo.log
-    assert "\r" not in demo.log
-    assert [line for line in demo.log.splitlines() if line != line.rstrip()] == []
 
 
 def test_a_url_that_is_no_postgres_is_refused(start_demo):

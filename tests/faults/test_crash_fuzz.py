@@ -167,11 +167,11 @@ def slow(request):
     ],
 )
 def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, processes, tmp_path, slow, capsys, task, mode):
-    """Kill at each commit with --slow, else at every ninth.
+    """Kill at each commit with --slow, else at every thirteenth.
 
     Also at each kind of commit; by default before it on SQLite, and after it on PostgreSQL.
     """
-    first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 9)
+    first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 13)
     wanted = PLACES[task] if slow or task == "everything" else PLACES[task] - PLACES["everything"]
     if not slow and task == "everything" and (mode == "before") != urls[0].startswith("sqlite"):
         wanted = set()
@@ -188,7 +188,7 @@ def test_a_worker_killed_at_any_commit_does_not_change_the_outcome(urls, process
 
 @pytest.mark.parametrize(("task", "first"), [("everything", 4), ("undoing", 4), ("graphing", 3)])
 def test_workers_that_each_die_after_a_few_commits_finish_all_runs(urls, processes, tmp_path, slow, task, first):
-    points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 13)
+    points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 17)
     kills = sum(check_point(task, facts) for facts in points)
     assert max(len(facts["codes"]) for facts in points) > 3, "several workers died, one after the other"
     assert kills >= len(points) - STREAMS + 2

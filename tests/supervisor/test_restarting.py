@@ -48,7 +48,7 @@ def survive_kills(app, start, ledger, kills):
 
 
 def test_a_supervisor_survives_random_kills_of_its_workers(app, start, ledger):
-    survive_kills(app, start, ledger, 6)
+    survive_kills(app, start, ledger, 3)
 
 
 @pytest.mark.slow
