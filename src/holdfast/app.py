@@ -152,7 +152,7 @@ class Holdfast:
         }
         self._keep_events = self._keep.longest_micros if keep_events is None else to_micros(keep_events, "keep_events")
         self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
-        self._client = Client(self.store, self.registry, KeepRules(self._keep, by_tenant), self.telemetry)
+        self._client = Client(self.store, self.registry, KeepRules(self._keep, by_tenant), self.telemetry, self.links)
         self._logs = Logs.of(os.environ.get("HOLDFAST_LOGS") if logs is None else logs)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))

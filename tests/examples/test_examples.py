@@ -159,6 +159,28 @@ def test_the_service_streams_orders_and_resumes_after_a_kill(processes, tmp_path
         assert (done["state"], len(done["receipt"]["boxes"])) == ("done", 4)
 
 
+def test_a_killed_approval_sends_one_mail_and_its_link_works_once(processes, tmp_path):
+    port = free_port()
+    first = processes.start(path_of("approval_by_link"), "--port", port)
+    first.wait_for("Subject:", 60)
+    first.kill()
+    again = run_example("approval_by_link", tmp_path, "--port", str(port), "--approve")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == "Decision recorded\npaying 50 EUR back\norder 42: 50 EUR were paid back\n"
+    assert run_example("approval_by_link", tmp_path, "--port", str(port)).stdout.count("\n") == 1
+
+
+def test_a_killed_webhook_receiver_orders_each_film_once(processes, tmp_path):
+    port = free_port()
+    first = processes.start(path_of("webhook_receiver"), "--port", port)
+    first.wait_for("broken: conversion ordered", 60)
+    first.kill()
+    again = run_example("webhook_receiver", tmp_path, "--port", str(port))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "broken: conversion ordered" not in again.stdout
+    assert again.stdout.endswith("holiday: conversion ordered\nholiday: holiday.mp4, 90 s\n")
+
+
 def answers(client: Client) -> bool:
     try:
         return client.get("/openapi.json").status_code == 200

@@ -74,7 +74,7 @@ class Environment:
         self.app.schedule("every", self.tasks.child, args=("slot",), every=timedelta(seconds=4), overlap="skip")
         self.workers = [Process(self, f"w{number}") for number in range(MAX_PROCESSES)]
         self.clients = [
-            Client(process.store, self.app.registry, KeepRules(self.app._keep), self.app.telemetry)
+            Client(process.store, self.app.registry, KeepRules(self.app._keep), self.app.telemetry, self.app.links)
             for process in self.workers
         ]
         self._create_lanes()

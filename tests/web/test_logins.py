@@ -135,21 +135,21 @@ def test_valid_logins_are_not_throttled(shop):
 def test_failures_are_forgotten_one_by_one():
     now = [0.0]
     throttle = SignInThrottle(lambda: now[0])
-    assert [throttle.record_failure("a") for _ in range(MAX_FAILURES)] == [False] * (MAX_FAILURES - 1) + [True]
+    assert [throttle.record("a") for _ in range(MAX_FAILURES)] == [False] * (MAX_FAILURES - 1) + [True]
     assert throttle.pause_s("a") == RECOVERY_S
     assert throttle.pause_s("b") == 0
     now[0] = RECOVERY_S
     assert throttle.pause_s("a") == 0
-    assert throttle.record_failure("a")
+    assert throttle.record("a")
     assert throttle.pause_s("a") == RECOVERY_S
     now[0] += RECOVERY_S * MAX_FAILURES
-    assert not throttle.record_failure("a")
+    assert not throttle.record("a")
 
 
 def test_throttle_remembers_a_bounded_number_of_clients():
     throttle = SignInThrottle(lambda: 0.0)
     for n in range(MAX_CLIENTS + 100):
-        throttle.record_failure(str(n))
+        throttle.record(str(n))
     assert len(throttle._failures) == MAX_CLIENTS
     assert "0" not in throttle._failures
 

@@ -163,10 +163,13 @@ def connect(shared: SharedOptions, *, make: bool = False, app: Holdfast | None =
     """
     target = resolve_target(shared, app)
     if target.app is not None and target.url == target.app.url == IN_MEMORY:
-        yield Control(target.app.store, target.app.registry)  # other connections would see an empty database
+        yield Control(
+            target.app.store, target.app.registry, target.app.links
+        )  # other connections would see an empty database
         return
     registry, payloads = (target.app.registry, target.app.store.payloads) if target.app else (None, None)
-    with open_control(target.url, target.schema, registry, payloads=payloads, make=make) as control:
+    links = target.app.links if target.app else None
+    with open_control(target.url, target.schema, registry, payloads=payloads, links=links, make=make) as control:
         yield control
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completion import complete_gates, complete_runs
-from holdfast.cli.options import by_option, payload
-from holdfast.cli.output import TableColumn, note, show_fields, show_json, show_line, show_table
+from holdfast.cli.options import DURATION, by_option, payload
+from holdfast.cli.output import TableColumn, format_time, note, show_fields, show_json, show_line, show_table
 from holdfast.cli.render_graph import format_decision, format_gate
 from holdfast.cli.render_history import cut, one_line
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.errors import GraphError
+from holdfast.model.gate_links import DEFAULT_EXPIRY
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -35,20 +36,32 @@ MAX_VALUE_CHARS = 2000
 @holdfast.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("name", required=False, shell_complete=complete_gates)
-@click.argument("outcome", required=False, type=click.Choice(["complete", "fail"]), metavar="[complete|fail]")
+@click.argument(
+    "outcome", required=False, type=click.Choice(["complete", "fail", "link"]), metavar="[complete|fail|link]"
+)
 @click.argument("value", required=False, metavar="[OUTPUT|ERROR]")
 @by_option
+@click.option("--expires", type=DURATION, metavar="DURATION", help="How long a link is valid.  [default: 3d]")
+@click.option("--recipient", metavar="WHO", help="For whom a link is; recorded as who decided.")
 @pass_shared
 def gate(
-    shared: SharedOptions, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None
+    shared: SharedOptions,
+    run: str,
+    name: str | None,
+    outcome: str | None,
+    value: str | None,
+    by: str | None,
+    expires: float | None,
+    recipient: str | None,
 ) -> None:
-    """Complete or fail a gate of a graph or a durable function, or list its gates.
+    """Complete or fail a gate of a graph or a durable function, create a link to it, or list the gates.
 
     OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that isn't
     open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With RUN
     alone, all gates are listed, including those of nested graphs; with RUN and NAME, the gate is shown with the results
     of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before an OUTPUT that starts
-    with a minus sign.
+    with a minus sign. `link` prints a URL with which somebody without a token decides the gate, once; it needs
+    $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app with these settings.
 
     \b
     Examples:
@@ -56,14 +69,25 @@ def gate(
       holdfast gate 0199a3f2-6c1e approve
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too expensive"
+      holdfast gate 0199a3f2-6c1e approve link --expires 7d --recipient ada@example.org
     """
     from holdfast.cli.connect import connect_or_empty
 
+    _check_options(outcome, value, by, for_link=expires is not None or recipient is not None)
     output = payload(value, "OUTPUT") if outcome == "complete" else None
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         if name is None or outcome is None:
             _list(shared, control, id, name)
+            return
+        if outcome == "link":
+            lifetime = DEFAULT_EXPIRY.total_seconds() if expires is None else expires
+            link = control.gate_links.create(id, name, expires=lifetime, recipient=recipient)
+            if shared.json:
+                show_json(link)
+            else:
+                show_line(link.url)
+                note(f"valid until {format_time(link.expires_at)}; anyone who has it can decide the gate, once")
             return
         if outcome == "complete":
             changed = control.graphs.complete(id, name, output, by)
@@ -74,6 +98,15 @@ def gate(
         show_json({"run": id, "gate": name, "outcome": outcome, "changed": changed, "state": state})
         return
     _show_result(name, outcome, changed=changed, state=state)
+
+
+def _check_options(outcome: str | None, value: str | None, by: str | None, *, for_link: bool) -> None:
+    if for_link and outcome != "link":
+        raise click.UsageError("--expires and --recipient are for `link`: holdfast gate RUN GATE link")
+    if outcome == "link" and value is not None:
+        raise click.UsageError("`link` takes no OUTPUT: the person who opens the link enters it")
+    if outcome == "link" and by is not None:
+        raise click.UsageError("`link` takes no --by: name who decides with --recipient")
 
 
 def _show_result(name: str, outcome: str, *, changed: bool, state: str) -> None:

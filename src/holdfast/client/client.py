@@ -29,6 +29,7 @@ from holdfast.model.names import MAX_KEY_CHARS, actor_or_user, check_actor, chec
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.model.run_logs import LogPage
+from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_actions import run_changes
@@ -45,7 +46,10 @@ from holdfast.telemetry import Telemetry
 class Client:
     """An application's access to its store. Also serves the engine as `ClientServices`."""
 
-    def __init__(self, store: Store, registry: Registry, keep: KeepRules, telemetry: Telemetry) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, keep: KeepRules, telemetry: Telemetry, links: LinkSettings
+    ) -> None:
+        self.links = links
         self._telemetry = telemetry
         self._registry = registry
         self._keep = keep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,13 +13,15 @@ from holdfast.client.handle import Run
 from holdfast.database.caller_connection import AsyncCallerConnection, DjangoConnection
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.gate_links import DEFAULT_EXPIRY, LinkRequest
 from holdfast.model.ids import new_id
 from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.payloads import PayloadContext, template_context
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
-from holdfast.store.graphs import gate_completed, gate_failed
+from holdfast.store.graphs import LinkedGate, gate_completed, gate_failed
 from holdfast.store.hooks import HOOKS
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.run_reader import RunReader
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
 
 GATE = "gate"
+LINK_POLL_INTERVAL_S = 0.05
 INSTEAD_OF_SUBMIT = "use `await ctx.submit(graph)` for a child, or call it inside a step"
 
 
@@ -87,6 +91,36 @@ class Gate:
     async def afail(self, error: str, *, by: str | None = None) -> bool:
         """Fail the gate. The awaitable form of `fail`."""
         return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
+
+    def link(
+        self, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None, wait: Duration | None = None
+    ) -> str:
+        """Return a signed URL with which somebody without a login decides the gate, once.
+
+        In a browser it opens a form; a program sends the output as JSON. It works until the gate is decided, ends or is
+        retried. Needs `Holdfast(secret=…, public_url=…)`, and a dashboard at that address.
+
+        Args:
+            expires: How long the link is valid. At most 366 days.
+            recipient: For whom it is. Recorded in the history as who decided; without it, the form asks for a name.
+            wait: How long to wait for a gate that isn't there yet, for a step that runs beside `ctx.gate`.
+
+        Raises:
+            RunFinished: The gate was decided or has ended.
+
+        Example:
+            ```python
+            url = run.gate("refund").link(expires=timedelta(days=3), recipient="ada@example.org")
+            ```
+        """
+        reject_in_event_loop("link")
+        return self._graphs.link(self._run, self.name, expires, recipient, wait)
+
+    async def alink(
+        self, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None, wait: Duration | None = None
+    ) -> str:
+        """Return a signed URL with which somebody decides the gate. The awaitable form of `link`."""
+        return await run_in_thread(self._graphs.link, self._run, self.name, expires, recipient, wait)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
@@ -253,6 +287,22 @@ class GraphClient:
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
         return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
+
+    def link(self, id: UUID, name: str, expires: Duration, recipient: str | None, wait: Duration | None) -> str:
+        refuse_in_body("link", "call it inside a step")
+        request = LinkRequest.of(expires, recipient)
+        gate = self._gate_to_link(id, name, 0.0 if wait is None else to_micros(wait, "wait") / MICROS_PER_SECOND)
+        return request.link(self._client.links, gate.id, gate.opening, gate.now).url
+
+    def _gate_to_link(self, id: UUID, name: str, wait_s: float) -> LinkedGate:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return self._store.graphs.gate_to_link(str(id), name)
+            except GraphError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LINK_POLL_INTERVAL_S)
 
 
 def _add_options(run: NewRun, more: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
 from holdfast.control.events import EventControl
 from holdfast.control.explainer import Explainer
+from holdfast.control.gate_links import GateLinkControl
 from holdfast.control.gates import GateControl
 from holdfast.control.graphs import GraphControl
 from holdfast.control.interaction import InteractionControl
@@ -23,6 +24,7 @@ from holdfast.control.stats import CountControl, StatsControl
 from holdfast.control.tasks import TaskControl
 from holdfast.control.tokens import LoginControl, TokenControl
 from holdfast.control.workers import WorkerControl
+from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 
 class Control:
     """Inspect and operate one database. `tasks` and `check` need the registry of an app; with it, `doctor` also checks
-    task settings, and the arguments of forks are validated."""
+    task settings, and the arguments of forks are validated. `links`: the settings of signed links, by default those of
+    the environment."""
 
-    def __init__(self, store: Store, registry: Registry | None = None) -> None:
+    def __init__(self, store: Store, registry: Registry | None = None, links: LinkSettings | None = None) -> None:
         self._store = store
         self._registry = known = Registry() if registry is None else registry
         self.graphs = GraphControl(store)
@@ -43,6 +46,7 @@ class Control:
         self.counts = CountControl(store)
         self.stats = StatsControl(store)
         self.gates = GateControl(store)
+        self.gate_links = GateLinkControl(store, links)
         self.events = EventControl(store)
         self.interaction = InteractionControl(store, known)
         self.queues = QueueControl(store)

@@ -170,7 +170,7 @@ class GateControl:
                 for each, node, kind, task, state in after[:MAX_DEPENDENCIES]
             ],
             more_dependents=len(after) > MAX_DEPENDENCIES,
-            payload=None if details is None else _payload(row.tenant, row.id, details, payloads),
+            payload=None if details is None else gate_payload(row.tenant, row.id, details, payloads),
             output=None
             if details is None
             else payloads.view.arguments(
@@ -215,7 +215,7 @@ def _decided_by(data: str | None) -> str | None:
     return None
 
 
-def _payload(tenant: str | None, id: str, details: RunDetailRow, payloads: RunPayloads) -> Any:
+def gate_payload(tenant: str | None, id: str, details: RunDetailRow, payloads: RunPayloads) -> Any:
     """Return the payload of a gate, or a remark if it can't be read; None without one."""
     args = payloads.view.arguments(details.args, PayloadContext("args", tenant, id), details.args_bytes)
     return args.get("payload") if isinstance(args, dict) else args

@@ -9,6 +9,7 @@ from holdfast.database import open_database
 from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
 from holdfast.model.payloads import Payloads
+from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
@@ -22,13 +23,14 @@ def open_control(
     registry: Registry | None = None,
     *,
     payloads: Payloads | None = None,
+    links: LinkSettings | None = None,
     make: bool = False,
 ) -> Control:
     """Open the control of a database.
 
-    `registry` and `payloads` come from an app (`app.registry`, `app.store.payloads`): pass them for operations that
-    need its code, and for an app with a `codec` or its own size limits. A missing SQLite file is an error unless `make`
-    is set. Tables are created or migrated only by `control.upkeep.migrate()`.
+    `registry`, `payloads` and `links` come from an app (`app.registry`, `app.store.payloads`, `app.links`): pass them
+    for operations that need its code, and for an app with a `codec`, its own size limits or a `secret`. A missing
+    SQLite file is an error unless `make` is set. Tables are created or migrated only by `control.upkeep.migrate()`.
     """
     database = open_database(url, schema)
     if database.dialect.name == "sqlite" and not make:
@@ -38,7 +40,7 @@ def open_control(
         if path != ":memory:" and not Path(path).exists():
             create = f"`holdfast migrate --url {url}`"
             raise ConfigError(f"SQLite file {path} does not exist: pass another --url, or create it with {create}")
-    return Control(Store(database, migrate=False, payloads=payloads), registry)
+    return Control(Store(database, migrate=False, payloads=payloads), registry, links)
 
 
 def empty_control(registry: Registry | None = None) -> Control:

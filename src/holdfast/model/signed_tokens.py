@@ -48,7 +48,8 @@ NO_PUBLIC_URL = (
     " https://ops.example.org"
 )
 
-Refusal = Literal["malformed", "unknown key", "forged", "expired"]
+Refusal = Literal["malformed", "unknown key", "forged", "expired", "used"]
+"""Why a token is refused. `used`: it was valid, but what it is for has been done or has ended."""
 
 
 class TokenRefused(Exception):

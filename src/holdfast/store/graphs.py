@@ -60,6 +60,8 @@ from holdfast.store.run_queries import GraphOutputRow
 from holdfast.store.run_tree import EndedRun, LockedRun, lock_with_parents
 
 MAX_SHOWN_GATES = 20
+_FUNCTION_GATE = "$gate:"
+"""How the key of a gate of a durable function begins, behind the function's generation."""
 
 
 class NodeState(NamedTuple):
@@ -71,6 +73,25 @@ class NodeState(NamedTuple):
     plan: str | None
     error: str | None
     unfinished: int
+
+
+class LinkedGate(NamedTuple):
+    """A gate as a link needs it. `opening`: its number of records, which grows with each decision, end and retry."""
+
+    id: str
+    name: str
+    state: str
+    opening: int
+    tenant: str | None
+    plan: dict[str, Any]
+    deadline: int | None
+    is_wanted: bool
+    """Whether it isn't one that a durable function opened before it ended or restarted."""
+    now: int
+
+    @property
+    def is_undecided(self) -> bool:
+        return self.is_wanted and (self.state == "waiting" or (self.state == "blocked" and "early" not in self.plan))
 
 
 class ParentGraph:
@@ -172,6 +193,47 @@ class GraphStore(StoreModule):
             return was_this_call
 
         return self._transaction("client", work)
+
+    def gate_to_link(self, id: str, name: str) -> LinkedGate:
+        """Return the gate of this name for a new link; RunFinished if it was decided."""
+
+        def work(tx: Tx) -> LinkedGate:
+            found = _find_nodes(tx, id, [name]).get(name) or _find_function_gate(tx, id, name)
+            gate = None if found is None else _read_linked_gate(tx, found.id)
+            if gate is None:
+                raise _no_gate(tx, id, name, found)
+            return gate
+
+        gate = self._transaction("client", work)
+        if not gate.is_undecided:
+            raise RunFinished(f"gate {name} of run {id} was decided or has ended: no link to it can be used")
+        return gate
+
+    def linked_gate(self, gate: str) -> LinkedGate | None:
+        """Return a gate by the id of its run."""
+        return _read_linked_gate(self._autocommit("read"), gate)
+
+    def conclude_linked_gate(self, id: str, opening: int, outcome: GateOutcome) -> bool:
+        """Complete or fail a gate by a link; return False if it was decided, ended or retried since."""
+        tries = count()
+
+        def work(tx: Tx) -> bool:
+            is_repeat = next(tries) > 0  # its first try may have been committed
+            gate = lock_with_parents(tx, [id]).get(id)
+            found = None if gate is None else _read_linked_gate(tx, id)
+            if gate is None or found is None:
+                return False
+            is_usable = found.is_undecided and found.opening == opening
+            if not is_usable and (found.is_undecided or not is_repeat):
+                return False
+            was_this_call, ends = _conclude_gate(tx, gate, outcome, is_repeat=is_repeat)
+            propagate_ends(tx, ends)
+            return was_this_call
+
+        try:
+            return self._transaction("client", work)
+        except (KeyConflict, RunFinished):
+            return False
 
     def function_gate(self, run: str, name: str) -> str | None:
         """Return the gate of this name that a durable function opened: an open one, or the last one."""
@@ -280,8 +342,18 @@ def _find_nodes(tx: Tx, graph: str, names: Sequence[str]) -> dict[str, NodeState
 
 
 def _find_function_gate(tx: Tx, run: str, name: str) -> NodeState | None:
-    rows = tx.execute("find_function_gate", run=run, label=f":$gate:{name}#")
+    rows = tx.execute("find_function_gate", run=run, label=f":{_FUNCTION_GATE}{name}#")
     return NodeState(str(rows[0][0]), *rows[0][1:]) if rows else None
+
+
+def _read_linked_gate(tx: Tx, gate: str) -> LinkedGate | None:
+    rows = tx.execute("read_linked_gate", id=gate)
+    if not rows:
+        return None
+    id, name, state, opening, tenant, plan, deadline, spawn_key, generation, finished_at, now = rows[0]
+    started, _, key = (spawn_key or "").partition(":")
+    is_wanted = not key.startswith(_FUNCTION_GATE) or (finished_at is None and started == str(generation))
+    return LinkedGate(str(id), name, state, opening, tenant, read_plan(plan), deadline, is_wanted, now)
 
 
 def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:

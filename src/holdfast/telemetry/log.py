@@ -457,6 +457,11 @@ def sign_ins_throttled(client: str) -> None:
     _log(logging.WARNING, "too many failed sign-ins, refusing more", client=client)
 
 
+def link_refused(client: str, reason: str) -> None:
+    """Log that a signed link can't be used. Neither the link nor what it is for is named."""
+    _log(logging.INFO, "link refused", client=client, reason=reason)
+
+
 def client_dropped(client: str, reason: str) -> None:
     """Not higher than debug: the client decides how often this happens."""
     _log(logging.DEBUG, "connection dropped", client=client, reason=reason)

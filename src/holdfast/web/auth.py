@@ -236,7 +236,7 @@ class Authenticator:
             return Principal(info.name, info.roles, info.scope, method, csrf, (info.id, f"{info.id} {client}"))
         if not pause_s:
             log.sign_in_failed(client, request.url.path)
-            if self._throttle.record_failure(client):
+            if self._throttle.record(client):
                 log.sign_ins_throttled(client)
             return None
         raise RequestError(

@@ -16,9 +16,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import ConfigError
+from holdfast.model.signed_tokens import TOKEN_PARAMETER
 from holdfast.web.clients import CLIENT, DIRECT, ClientAddresses, is_direct
 from holdfast.web.responses import Problem, new_problem, problem_response
 
+LINKS = "/links/"
+"""How the paths of signed links begin."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
@@ -33,6 +36,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+_TOKEN = re.compile(rb"((?:^|&)%s=)[^&]*" % TOKEN_PARAMETER.encode())
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.(?!-)[a-z0-9_-]{1,63})*")
 
@@ -47,6 +51,7 @@ class SecurityMiddleware:
         *,
         loopback_only: bool,
         clients: ClientAddresses,
+        link_host: str | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._site = site
@@ -55,14 +60,20 @@ class SecurityMiddleware:
         self._hosts = frozenset(map(check_host, hosts))
         self._loopback_only = loopback_only
         self._clients = clients
+        self._link_host = link_host
+        if link_host is not None and not loopback_only:
+            self._hosts |= {link_host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._site(scope, receive, send)
             return
-        problem = self._check(scope["method"], Headers(scope=scope))
-        scope = {**scope, DIRECT: is_direct(scope), CLIENT: self._clients.of(scope)}
+        is_link = scope["path"].removeprefix(scope.get("root_path", "")).startswith(LINKS)
+        problem = self._check(scope["method"], Headers(scope=scope), is_link=is_link)
+        own_scope = {**scope, DIRECT: is_direct(scope), CLIENT: self._clients.of(scope)}
+        # The server that calls this site logs the URL in its own scope when it sends the response.
+        scope["query_string"] = _TOKEN.sub(rb"\1***", scope.get("query_string", b""))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -72,21 +83,31 @@ class SecurityMiddleware:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await (self._site if problem is None else problem_response(problem))(scope, receive, send_with_headers)
+        await (self._site if problem is None else problem_response(problem))(own_scope, receive, send_with_headers)
 
-    def _check(self, method: str, headers: Headers) -> Problem | None:
+    def _check(self, method: str, headers: Headers, *, is_link: bool) -> Problem | None:
+        """Return why a request isn't allowed.
+
+        A signed link carries its permission in its URL, so no other site can borrow the user's: the public host name is
+        allowed, even if the site itself is for local use, and the origin `null`, which browsers send with forms of a
+        page whose referrer policy is `no-referrer`.
+        """
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self.allows_host(host):
+        if len(headers.getlist("host")) != 1 or not (self.allows_host(host) or (is_link and self._is_link_host(host))):
             detail = f"host {host[:100]!r} is not allowed: add it with --allow-host, or hosts=[…]"
             return new_problem(421, detail, "foreign_host")
         if method in SAFE_METHODS:
             return None
         origin = headers.get("origin")
-        if origin is not None and not _same_origin(origin, host):
+        if origin is not None and not _same_origin(origin, host) and not (is_link and origin == "null"):
             return new_problem(403, "cross-origin requests may not change anything", "foreign_origin")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return new_problem(403, "cross-site requests may not change anything", "cross_site")
         return None
+
+    def _is_link_host(self, host: str) -> bool:
+        found = _HOST.fullmatch(host)
+        return found is not None and found["name"].strip("[]").lower() == self._link_host
 
     def allows_host(self, host: str) -> bool:
         """Return whether a Host header names this site. An IP address can't be another site's name."""

@@ -24,6 +24,7 @@ from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
 from holdfast.web.auth import Authenticator, SiteContext, authorize
 from holdfast.web.clients import ClientAddresses
+from holdfast.web.links import link_routes
 from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
 from holdfast.web.pages.routes import page_routes
@@ -68,19 +69,24 @@ def dashboard(
         yield
         await asyncio.to_thread(close)
 
-    routes = [*_api_routes(context), *page_routes(context)]
+    routes = [*_api_routes(context), *link_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
     limited = RequestLimits(site)
     return SecurityMiddleware(
-        limited, ["localhost", *hosts], loopback_only=unlocked, clients=ClientAddresses(proxies), close=close
+        limited,
+        ["localhost", *hosts],
+        loopback_only=unlocked,
+        clients=ClientAddresses(proxies),
+        link_host=app.links.host,
+        close=close,
     )
 
 
 def _control(app: Holdfast) -> Control:
     """Use separate connections, so that a slow page doesn't delay the app; an in-memory database has only one."""
     if app.url == IN_MEMORY:
-        return Control(app.store, app.registry)
-    return Control(reopen_store(app.store, app.url, read_timeout_s=READ_TIMEOUT_S), app.registry)
+        return Control(app.store, app.registry, app.links)
+    return Control(reopen_store(app.store, app.url, read_timeout_s=READ_TIMEOUT_S), app.registry, app.links)
 
 
 def _api_routes(context: SiteContext) -> list[BaseRoute]:

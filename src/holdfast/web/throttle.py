@@ -1,4 +1,4 @@
-"""Slow down clients that fail to sign in."""
+"""Bound how often something happens by key, such as failed sign-ins by client."""
 
 from __future__ import annotations
 
@@ -11,32 +11,41 @@ MAX_FAILURES = 10
 RECOVERY_S = 30.0
 """Each failure is forgotten after this time."""
 MAX_CLIENTS = 10_000
-"""How many clients are remembered. Beyond that, the one whose last failure is the oldest is forgotten."""
+"""How many keys are remembered. Beyond that, the one that was counted the longest ago is forgotten."""
 
 
-class SignInThrottle:
-    """Counts failed sign-ins by client: a burst is allowed, then one per `RECOVERY_S`."""
+class Throttle:
+    """Counts by key: `burst` at once are allowed, then one per `recovery_s`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, burst: int, recovery_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
+        self._recovery_s = recovery_s
         self._clock = clock
-        self._failures: dict[str, tuple[float, float]] = {}  # by client: how many, when; the latest last
+        self._counts: dict[str, tuple[float, float]] = {}  # by key: how many, when; the latest last
         self._lock = threading.Lock()
 
-    def pause_s(self, client: str) -> float:
-        """Return the seconds until this client may try again, 0 if it may now."""
+    def pause_s(self, key: str) -> float:
+        """Return the seconds until this key may be counted again, 0 if it may now."""
         with self._lock:
-            return max(self._recent(client) - MAX_FAILURES + 1, 0.0) * RECOVERY_S
+            return max(self._recent(key) - self._burst + 1, 0.0) * self._recovery_s
 
-    def record_failure(self, client: str) -> bool:
-        """Count a failed sign-in; return whether the client has to pause from now on."""
+    def record(self, key: str) -> bool:
+        """Count one; return whether the key has to pause from now on."""
         with self._lock:
-            failures = self._recent(client) + 1
-            self._failures.pop(client, None)
-            if len(self._failures) >= MAX_CLIENTS:
-                del self._failures[next(iter(self._failures))]
-            self._failures[client] = (failures, self._clock())
-            return failures > MAX_FAILURES - 1
+            count = self._recent(key) + 1
+            self._counts.pop(key, None)
+            if len(self._counts) >= MAX_CLIENTS:
+                del self._counts[next(iter(self._counts))]
+            self._counts[key] = (count, self._clock())
+            return count > self._burst - 1
 
-    def _recent(self, client: str) -> float:
-        count, at = self._failures.get(client, (0.0, 0.0))
-        return max(count - (self._clock() - at) / RECOVERY_S, 0.0)
+    def _recent(self, key: str) -> float:
+        count, at = self._counts.get(key, (0.0, 0.0))
+        return max(count - (self._clock() - at) / self._recovery_s, 0.0)
+
+
+class SignInThrottle(Throttle):
+    """Counts failed sign-ins by client."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(MAX_FAILURES, RECOVERY_S, clock)

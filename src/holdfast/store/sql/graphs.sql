@@ -275,6 +275,13 @@ order by seq
 -- Read the state, outcome and plan of a gate.
 select state, result, error, plan from {schema}runs where id = cast(:id as {uuid})
 
+-- name: read_linked_gate
+-- Read a gate for a link: its state, and for a gate of a durable function, the function's generation and end.
+select g.id, g.node, g.state, g.records, g.tenant, g.plan, g.deadline, p.spawn_key, f.generation, f.finished_at, {now}
+from {schema}runs g join {schema}runs p on p.id = g.parent
+left join {schema}runs f on f.id = p.parent and p.node is null
+where g.id = cast(:id as {uuid}) and g.kind = 'gate' and g.node is not null
+
 -- name: list_nodes
 -- List a page of a graph's nodes by name; `seq` tells in which order they were added.
 select r.*, {listed_args(r)} from {schema}shown_runs r

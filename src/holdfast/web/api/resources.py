@@ -17,6 +17,7 @@ from holdfast.control.stats import Counts, GroupBy, Interval, Stats
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import LOST_WITHIN_S, LostWorkerInfo, WorkerInfo
 from holdfast.errors import GraphError
+from holdfast.model.gate_links import DEFAULT_EXPIRY, GateLink
 from holdfast.model.schedule import ScheduleDetails, ScheduleInfo
 from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.schedule_registry import Overlap, ScheduleSettings
@@ -49,6 +50,13 @@ class GateRejection(msgspec.Struct, forbid_unknown_fields=True):
     """The error that the gate fails with."""
 
     error: str
+
+
+class GateLinkRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """How long a link to a gate is valid, in seconds, and for whom it is."""
+
+    expires: float = DEFAULT_EXPIRY.total_seconds()
+    recipient: str | None = None
 
 
 class EventRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -165,6 +173,11 @@ def _complete_gate(call: ApiRequest) -> dict[str, bool]:
 def _fail_gate(call: ApiRequest) -> dict[str, bool]:
     graph = _gate_graph(call)
     return {"changed": call.control.graphs.fail(graph, call.path["gate"], call.body.error, call.principal.by)}
+
+
+def _link_gate(call: ApiRequest) -> GateLink:
+    graph, body = _gate_graph(call), call.body
+    return call.control.gate_links.create(graph, call.path["gate"], expires=body.expires, recipient=body.recipient)
 
 
 def _events(call: ApiRequest) -> EventList:
@@ -353,6 +366,11 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/fail", name="fail_gate", summary="Fail a gate.",
         do=_fail_gate, body=GateRejection, answer=CHANGED, requires="approve",
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/gates/{gate:path}/link", name="link_gate",
+        summary="Create a link with which somebody without a token decides a gate, once.",
+        do=_link_gate, body=GateLinkRequest, answer=GateLink, status=201, requires="approve",
     ),
     Operation(
         method="GET", path="/events", name="list_events",

@@ -162,7 +162,7 @@ def _value(field: FormField, text: str | None) -> Any:
         raise ValueError(f"{field.label} must be yes or no, not {text[:100]!r}")
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         expected = {"integer": "a whole number", "number": "a number"}.get(field.kind, "JSON")
         raise ValueError(f"{field.label} must be {expected}, not {text[:100]!r}") from None
 

@@ -137,7 +137,12 @@ async def read_form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[s
     """Read a form. Browsers send an Origin header with every form; the middleware compares it with the Host."""
     if request.headers.get("origin") is None:
         raise RequestError(403, "a form must be sent from this site, with an Origin header", "no_origin")
-    text = (await read_body(request, FORM, max_bytes)).decode("utf-8", "replace")
+    return parse_form(await read_body(request, FORM, max_bytes))
+
+
+def parse_form(body: bytes) -> dict[str, str]:
+    """Decode the body of a form."""
+    text = body.decode("utf-8", "replace")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
