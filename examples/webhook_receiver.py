@@ -82,10 +82,9 @@ def work_on_orders(stop: threading.Event) -> None:
         for placed in Path().glob("order-*.txt"):
             film = placed.stem.removeprefix("order-")
             url = placed.read_text().split()[1]
-            body: dict[str, object] = {"seconds": 90, "file": f"{film}.mp4"}
+            data = json.dumps({"seconds": 90, "file": f"{film}.mp4"}).encode()
             if film == "broken":
-                url, body = f"{url}&outcome=fail", {"error": "the film is damaged"}
-            data = json.dumps(body).encode()
+                url, data = f"{url}&outcome=fail", b'{"error": "the film is damaged"}'
             try:
                 urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})).close()
             except urllib.error.HTTPError as error:

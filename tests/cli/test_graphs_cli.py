@@ -240,6 +240,27 @@ def test_more_arrows_than_mermaid_draws_are_remarked_on(shell, yard):
 # gate
 
 
+def test_a_link_to_a_gate_is_printed_alone(shell, yard, monkeypatch):
+    words = ["gate", str(yard.open), "launch", "link", "--url", yard.url]
+    monkeypatch.delenv("HOLDFAST_SECRET", raising=False)
+    missing = shell(*words)
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert "$HOLDFAST_SECRET" in missing.stderr
+    monkeypatch.setenv("HOLDFAST_SECRET", "s" * 32)
+    monkeypatch.setenv("HOLDFAST_PUBLIC_URL", "https://ops.example.org/")
+    told = shell(*words, "--expires", "2h", "--recipient", "ada")
+    assert re.fullmatch(r"https://ops\.example\.org/links/gate\?token=[\w-]+\n", told.stdout)
+    assert "valid until" in told.stderr
+    link = json.loads(shell(*words, "--json").stdout)
+    assert set(link) == {"url", "expires_at", "recipient"}
+    assert "s" * 32 not in told.stdout + told.stderr
+    for wrong in (["complete", "5", "--expires", "2h"], ["link", "5"], ["link", "--by", "ada"], ["--recipient", "x"]):
+        assert shell("gate", str(yard.open), "launch", *wrong, "--url", yard.url).exit_code == 2
+    monkeypatch.setenv("HOLDFAST_SECRET", "short-secret")
+    short = shell(*words)
+    assert (short.exit_code, "short-secret" in short.stderr) == (2, False)
+
+
 def test_a_gate_is_completed_once_and_says_so(shell, yard):
     words = ["gate", str(yard.open)[:-1], "launch", "complete", "5"]
     first = shell(*words, "--by", "ada", "--url", yard.url)

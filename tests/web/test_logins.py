@@ -150,8 +150,8 @@ def test_throttle_remembers_a_bounded_number_of_clients():
     throttle = SignInThrottle(lambda: 0.0)
     for n in range(MAX_CLIENTS + 100):
         throttle.record(str(n))
-    assert len(throttle._failures) == MAX_CLIENTS
-    assert "0" not in throttle._failures
+    assert len(throttle._counts) == MAX_CLIENTS
+    assert "0" not in throttle._counts
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,7 @@ MAX_VALUE_CHARS = 2000
 @holdfast.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("name", required=False, shell_complete=complete_gates)
-@click.argument(
-    "outcome", required=False, type=click.Choice(["complete", "fail", "link"]), metavar="[complete|fail|link]"
-)
+@click.argument("outcome", required=False, type=click.Choice(["complete", "fail", "link"]), metavar="[ACTION]")
 @click.argument("value", required=False, metavar="[OUTPUT|ERROR]")
 @by_option
 @click.option("--expires", type=DURATION, metavar="DURATION", help="How long a link is valid.  [default: 3d]")
@@ -56,12 +54,12 @@ def gate(
 ) -> None:
     """Complete or fail a gate of a graph or a durable function, create a link to it, or list the gates.
 
-    OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that isn't
-    open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With RUN
-    alone, all gates are listed, including those of nested graphs; with RUN and NAME, the gate is shown with the results
-    of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before an OUTPUT that starts
-    with a minus sign. `link` prints a URL with which somebody without a token decides the gate, once; it needs
-    $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app with these settings.
+    ACTION is complete, fail or link. OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text.
+    The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision changes nothing; a different
+    one is rejected. With RUN alone, all gates are listed, including those of nested graphs; with RUN and NAME, the gate
+    is shown with the results of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before
+    an OUTPUT that starts with a minus sign. `link` prints a URL with which a person without a token decides the gate,
+    once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app with these settings.
 
     \b
     Examples:
@@ -69,7 +67,7 @@ def gate(
       holdfast gate 0199a3f2-6c1e approve
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too expensive"
-      holdfast gate 0199a3f2-6c1e approve link --expires 7d --recipient ada@example.org
+      holdfast gate 0199a3f2-6c1e approve link --expires 7d --recipient ada
     """
     from holdfast.cli.connect import connect_or_empty
 

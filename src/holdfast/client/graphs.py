@@ -95,7 +95,7 @@ class Gate:
     def link(
         self, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None, wait: Duration | None = None
     ) -> str:
-        """Return a signed URL with which somebody without a login decides the gate, once.
+        """Return a signed URL with which a person without a login decides the gate, once.
 
         In a browser it opens a form; a program sends the output as JSON. It works until the gate is decided, ends or is
         retried. Needs `Holdfast(secret=…, public_url=…)`, and a dashboard at that address.
@@ -119,7 +119,7 @@ class Gate:
     async def alink(
         self, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None, wait: Duration | None = None
     ) -> str:
-        """Return a signed URL with which somebody decides the gate. The awaitable form of `link`."""
+        """Return a signed URL with which a person decides the gate. The awaitable form of `link`."""
         return await run_in_thread(self._graphs.link, self._run, self.name, expires, recipient, wait)
 
     def __repr__(self) -> str:

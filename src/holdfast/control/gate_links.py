@@ -23,7 +23,7 @@ MAX_SIGNER_CHARS = 150
 
 
 class LinkedQuestion(msgspec.Struct, frozen=True):
-    """What somebody with a link sees of a gate, and nothing else."""
+    """What the holder of a link sees of a gate, and nothing else."""
 
     name: str
     schema: dict[str, Any] | None

@@ -31,7 +31,7 @@ class GateLinkToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GateLink(msgspec.Struct, frozen=True):
-    """A link with which somebody without a login decides a gate."""
+    """A link with which a person without a login decides a gate."""
 
     url: str
     expires_at: datetime

@@ -1,4 +1,4 @@
-"""Links to gates: a form for somebody without a login, and a POST for programs.
+"""Links to gates: a form for a person without a login, and a POST for programs.
 
 The token in the URL is the only credential. GET never changes anything, because mail programs fetch links to scan them.
 A decision in a browser takes two forms, as on the dashboard: the first is validated and shown for confirmation, the

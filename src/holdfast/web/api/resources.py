@@ -369,7 +369,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/link", name="link_gate",
-        summary="Create a link with which somebody without a token decides a gate, once.",
+        summary="Create a link with which a person without a token decides a gate, once.",
         do=_link_gate, body=GateLinkRequest, answer=GateLink, status=201, requires="approve",
     ),
     Operation(
