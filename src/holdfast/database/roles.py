@@ -38,6 +38,7 @@ _WORK = {
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "schedules": _ALL,
     "queues": "select", "pauses": "select, update, delete", "meta": "select",
+    "langgraph_checkpoints": _ALL, "langgraph_values": _ALL, "langgraph_writes": _ALL,
 }  # fmt: skip
 _OPERATE = {
     **_WORK,

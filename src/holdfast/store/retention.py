@@ -12,6 +12,7 @@ from typing import NamedTuple
 from holdfast.database import DatabaseConnection, Row
 from holdfast.database.migrate import table_names
 from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, column, id_rows, json_rows
+from holdfast.store.threads import delete_own_threads
 
 KEPT_WHEN_CLEARED = ("meta", "lanes", "workers")
 """Tables whose rows running workers and clients have cached."""
@@ -163,4 +164,5 @@ def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
             "delete_metadata", "delete_logs", "delete_values",
         ):  # fmt: skip
             tx.execute(statement, rows=rows)
+        delete_own_threads(tx, rows)
     return len(deleted)

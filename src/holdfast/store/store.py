@@ -33,6 +33,7 @@ from holdfast.store.schedules import ScheduleStore, TriggerStore
 from holdfast.store.sessions import SessionStore, WatcherStore
 from holdfast.store.stats import StatsStore
 from holdfast.store.step_transactions import StepTransactions
+from holdfast.store.threads import ThreadStore
 from holdfast.store.timers import TimerStore
 from holdfast.store.waits import EventStore
 
@@ -78,6 +79,7 @@ class Store:
         self.events = EventStore(context)
         self.asks = AskStore(context)
         self.limits = LimitStore(context)
+        self.threads = ThreadStore(context)
 
         # Read them.
         self.outcomes = OutcomeStore(context)

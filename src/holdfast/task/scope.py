@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import msgspec
@@ -25,6 +26,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     """The run that the code belongs to.
 
     `step` is the key of the current step, or None outside of steps; `step_try` the number of its try in the attempt.
+    `part` returns which part of the step runs, if a framework executes several in one step.
     """
 
     run: str
@@ -33,6 +35,13 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     step: str | None = None
     stop: StopSignal | None = None
     step_try: int = 1
+    part: Callable[[], str | None] | None = None
+
+    @property
+    def part_key(self) -> str | None:
+        """The key of the step, and behind it what identifies its part."""
+        part = None if self.part is None or self.step is None else self.part()
+        return self.step if part is None else f"{self.step}/{part}"
 
     @property
     def in_body(self) -> bool:
@@ -61,7 +70,7 @@ def idempotency_key() -> str:
         raise TaskError("idempotency_key() was called outside a step: call it in the function passed to ctx.step(…)")
     if now.step is None:
         return now.run if now.generation == 0 else f"{now.run}~{now.generation}"
-    return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{now.run}/{now.generation}/{now.part_key}".encode()).hexdigest()[:32]
 
 
 def stop_requested() -> bool:

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import dropwhile, takewhile
@@ -35,6 +35,7 @@ from holdfast.store.logs import LogStore, LogWrites
 from holdfast.store.module import StoreContext, Tx
 from holdfast.store.rows import EndedClaims
 from holdfast.store.step_transactions import StepTransactions
+from holdfast.store.threads import HeldClaim, StoredCheckpoint, StoredWrite, ThreadKey, ThreadStore
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -239,6 +240,35 @@ class CrashingTransactions(StepTransactions):
         return self._crashes.guard(self._clock.worker(session), writes, write, None)
 
 
+class CrashingThreads(ThreadStore):
+    """Threads of LangGraph with crash points: those that runs write."""
+
+    def __init__(self, context: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(context)
+        self._crashes = crashes
+        self._clock = clock
+
+    def put(
+        self,
+        key: ThreadKey,
+        checkpoint: StoredCheckpoint,
+        values: Mapping[tuple[str, str], str],
+        claim: HeldClaim | None = None,
+    ) -> bool:
+        write = partial(super().put, key, checkpoint, values, claim)
+        return write() if claim is None else self._guard(claim, "the checkpoint of a graph", write, done=False)
+
+    def put_writes(
+        self, key: ThreadKey, id: str, writes: Iterable[StoredWrite], claim: HeldClaim | None = None
+    ) -> bool:
+        write = partial(super().put_writes, key, id, writes, claim)
+        return write() if claim is None else self._guard(claim, "the writes of a node", write, done=True)
+
+    def _guard(self, claim: HeldClaim, what: str, write: Callable[[], bool], *, done: bool) -> bool:
+        observed = [ObservedWrite(claim.run, what, done)]
+        return self._crashes.guard(self._clock.worker(claim.session), observed, write, False)
+
+
 class CrashingStore(Store):
     """A store that reports its writes to a crash injector."""
 
@@ -249,6 +279,7 @@ class CrashingStore(Store):
         self.attempts = CrashingAttempts(context, crashes, clock)
         self.logs = CrashingLogs(context, crashes, clock)
         self.step_transactions = CrashingTransactions(context, plain, crashes, clock)
+        self.threads = CrashingThreads(context, crashes, clock)
 
 
 # The current line of user code

@@ -13,9 +13,11 @@ from uuid import UUID
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.plans import OperationPlans
 from holdfast.errors import WaitTimeout
-from holdfast.store import AttemptEnd
+from holdfast.store import AttemptEnd, Store
+from holdfast.store.threads import HeldClaim
 
 if TYPE_CHECKING:
+    from holdfast.engine.services import WorkerServices
     from holdfast.task.task import Task
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -45,6 +47,7 @@ class Executor:
 
     current: Attempt
     """The attempt that is executed; `attempt` is only its number, as contexts show it."""
+    _services: WorkerServices
 
     @property
     def task(self) -> Task[..., Any]:
@@ -57,6 +60,12 @@ class Executor:
     @property
     def attempt(self) -> int:
         return self.current.claim.attempt
+
+    def held_claim(self) -> tuple[Store, str | None, HeldClaim]:
+        """Return the store, the tenant of the run and the claim of this attempt, for what is written in steps."""
+        attempt = self.current
+        claim = attempt.claim
+        return self._services.store, claim.tenant, HeldClaim(attempt.session, claim.id, claim.fence)
 
     @property
     def scheduled_for(self) -> datetime | None:

@@ -649,7 +649,7 @@ class OperationPlans:
         text = self.client.pack(operation.text, context, "the chunk of ctx.write")
         if current is not None and current.step is not None:
             command = commands.WriteCommand(
-                self.run_token, None, current.step, attempt, text, current.step, current.step_try
+                self.run_token, None, current.step, attempt, text, current.part_key, current.step_try
             )
             await executor.write(command)
             return
