@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import RunFinished, RunNotFound
+from holdfast.policy.admission import Rate
 from tests.support.store_harness import SECOND, StoreHarness, end_of
 
 
@@ -139,3 +140,36 @@ def test_a_paused_run_does_not_keep_a_permit_from_others(harness):
     harness.store.pauses.pause_run(second, None)
     harness.store.attempts.end(session, [end_of(running, limits=counter)])
     assert claimed(harness) == [third]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_run_that_is_paused_while_its_limit_is_full_is_claimed_as_soon_as_it_is_resumed(harness, weighted):
+    harness.store.limits.declare([("one", 1, Rate(100, SECOND), weighted)])
+    counter = '["[\\"one\\",\\"\\",5]"]' if weighted else '["[\\"one\\",\\"\\"]"]'
+    session = harness.session("worker")
+    first, second = harness.add(limits=counter), harness.add(limits=counter)
+    (running,) = harness.store.claims.claim_limited(session, [harness.lane()], 2)
+    assert (running.id, harness.row(second)["held"]) == (first, "full")
+    harness.store.pauses.pause_run(second, None)
+    harness.store.attempts.end(session, [end_of(running, limits=counter)])
+    assert claimed(harness) == []
+    harness.store.pauses.resume_run(second, None)
+    assert claimed(harness) == [second]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_parked_run_of_a_paused_tenant_costs_no_polling_and_is_claimed_after_the_resume(harness, clock, weighted):
+    harness.store.limits.declare([("one", 1, Rate(100, SECOND), weighted)])
+    counter = '["[\\"one\\",\\"\\",5]"]' if weighted else '["[\\"one\\",\\"\\"]"]'
+    session = harness.session("worker")
+    first, second = harness.add(limits=counter), harness.add(limits=counter, tenant="acme")
+    (running,) = harness.store.claims.claim_limited(session, [harness.lane()], 2)
+    assert (running.id, harness.row(second)["held"]) == (first, "full")
+    harness.store.pauses.pause("tenant", ["acme"], "ada")
+    harness.store.attempts.end(session, [end_of(running, limits=counter)])
+    clock.advance(1)
+    harness.store.timers.unpark_due()
+    assert harness.store.timers.due().limits >= SECOND, "checked again in a moment, although nothing can have changed"
+    harness.store.pauses.resume("tenant", ["acme"])
+    harness.store.timers.unpark_due()
+    assert claimed(harness) == [second]

@@ -365,7 +365,8 @@ def unpark(tx: Tx, key: str, counter: LimitCounter, now: int, size: int | None =
         size = 0 if free == 0 else size or free or MAX_UNPARKED_RUNS
         unparked = len(tx.execute("unpark_runs", parked_on=key, size=size)) if size else 0
         has_parked = bool(tx.execute("has_parked", parked_on=key))
-        budget.has_skipped |= has_parked and unparked < size  # another transaction has locked the rest
+        if has_parked and unparked < size:  # another transaction has locked the rest, or their tenants are paused
+            budget.has_skipped |= bool(tx.execute("has_claimable_parked", parked_on=key))
         waits |= has_parked
     if not waits:
         counter.check_at = None

@@ -77,6 +77,7 @@ class PauseStore(StoreModule):
         for (name,) in self._execute("housekeeping", "list_resuming_tenants"):
             held = f"tenant:{name}"
             released += len(self._execute("housekeeping", "release_tenant_runs", held=held))
+            self._execute("housekeeping", "check_parked_of_tenant", name=name)
             self._execute("housekeeping", "finish_resume", name=name, held=held)
         return released
 

@@ -233,6 +233,10 @@ order by look_at limit 500 {lock_skip_locked}
 -- Check whether any run is parked on a counter.
 select 1 from {schema}runs where held = 'full' and parked_on = :parked_on limit 1
 
+-- name: has_claimable_parked
+-- Check whether any run is parked on a counter and not paused.
+select 1 from {schema}runs r where r.held = 'full' and r.parked_on = :parked_on and {claimable(r)} limit 1
+
 -- name: list_limits
 -- List the limits.
 select name, concurrency, rate, period, declared_at, weighted, set_at, set_by, declared_concurrency, declared_rate, declared_period

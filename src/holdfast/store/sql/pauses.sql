@@ -33,6 +33,14 @@ with held as materialized (
 update {schema}runs set held = case when paused_at is not null then 'paused' end where id {among(held, id)}
 returning id, {notify_workers}
 
+-- name: check_parked_of_tenant
+-- Let timers check soon the limits that runs of a resumed tenant wait for: meanwhile they were passed over.
+update {schema}limits set look_at = {now}
+where look_at is not null and place in (
+    select r.parked_on from {schema}runs r where r.held = 'full' and r.tenant = cast(:name as text)
+)
+returning place
+
 -- name: finish_resume
 -- Forget a pause once no run is held for it.
 delete from {schema}pauses where kind = 'tenant' and name = :name and resuming = 1
@@ -63,14 +71,16 @@ where id {among(paused, id)}
 returning id
 
 -- name: pause_runs
--- Pause locked, unfinished runs that aren't paused: they aren't claimed any more. Running ones continue.
-update {schema}runs set paused_at = {now}, records = records + 1,
-    held = case when state = 'ready' and held is null then 'paused' else held end
+-- Pause locked, unfinished runs that aren't paused: they aren't claimed any more. Running ones continue. A parked run
+-- leaves its place at the limit to others, and takes its limits again when it is resumed.
+update {schema}runs set paused_at = {now}, records = records + 1, parked_on = case when held = 'full' then null else parked_on end,
+    held = case when state = 'ready' and (held is null or held = 'full') then 'paused' else held end
 where id {among(:rows, id uuid)} and finished_at is null and paused_at is null
 returning id, records, attempt
 
 -- name: resume_runs
 -- Resume locked, paused runs and notify idle workers.
-update {schema}runs set paused_at = null, records = records + 1, held = case when held = 'paused' then null else held end
+update {schema}runs set paused_at = null, records = records + 1,
+    held = case when held = 'paused' then case when isolation is not null then 'isolated' end else held end
 where id {among(:rows, id uuid)} and finished_at is null and paused_at is not null
 returning id, records, attempt, {notify_workers}
