@@ -16,6 +16,7 @@ from tests.chaos.facts import FINAL, Facts, collect_facts
 from tests.chaos.faults import (
     Fault,
     FaultInjector,
+    OperatorPaused,
     WorkerKilled,
     WorkerPaused,
     WorkerStopped,
@@ -87,7 +88,9 @@ class ChaosRun:
         worker_faults = [kind(random.Random(source.random()), self._pool) for kind in kinds]
         self._database_faults = list(database.faults(random.Random(source.random()), config.lease))
         harmful_tasks = task_faults(random.Random(source.random()), self._feeder) if config.worker_faults else []
-        self._injector = FaultInjector([*worker_faults, *harmful_tasks, *self._database_faults])
+        operator = OperatorPaused(random.Random(source.random()), self._feeder, self._workload.app)
+        operators = [operator] if config.worker_faults else []
+        self._injector = FaultInjector([*worker_faults, *harmful_tasks, *operators, *self._database_faults])
         self._stalls: list[tuple[float, float]] = []
 
     def run(self) -> Outcome:

@@ -73,10 +73,17 @@ class Effects:
         await asyncio.sleep(random.uniform(0, MAX_PAUSE_S))
         return f"{attempt}:{os.getpid()}"
 
+    async def do_batch(self, marks: list[str], step: str) -> None:
+        """Write an effect of each run of a batch. A call has one idempotency key, so the marks take its place."""
+        await asyncio.sleep(random.uniform(0, MAX_PAUSE_S))
+        for mark in marks:
+            self._write("did", mark, step, mark, 0)
+        await asyncio.sleep(random.uniform(0, MAX_PAUSE_S))
+
     async def step(self, ctx: Context, mark: str, name: str, **options: Any) -> str:
         """Run a step with an effect and record that its result was received."""
         does = random.choice([self.do, self.ado])
-        kept = await ctx.step(partial(does, mark, name, ctx.attempt), name=name, **options)
+        kept = await ctx.options(name=name, **options).step(partial(does, mark, name, ctx.attempt))
         self._write("kept", mark, name, kept, ctx.attempt)
         return str(kept)
 

@@ -12,8 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
+from holdfast import Holdfast
+from holdfast.errors import ConfigError
 from tests.chaos.feeder import Feeder
 from tests.chaos.worker_pool import Attack, WorkerPool, WorkerProcess
+from tests.chaos.workload import LIMIT
 from tests.support.culprits import BLOCKS, HANGS, HOLDS_GIL, KILLS, kinds_of
 
 
@@ -134,6 +137,34 @@ class HarmfulTask(Fault):
 
     def inject(self) -> bool:
         return self._feeder.start_one(self.random.choice(self._kinds))
+
+
+class OperatorPaused(Fault):
+    """Pauses a task, the queue or a tenant, or lowers a limit, and undoes it, while workers die."""
+
+    name = "operator pauses runs or lowers a limit"
+    mean_interval_s = 6.0
+
+    def __init__(self, source: random.Random, feeder: Feeder, app: Holdfast) -> None:
+        super().__init__(source)
+        self._feeder = feeder
+        self._app = app
+
+    def inject(self) -> bool:
+        target = self.random.choice(({"task": "job"}, {"task": "flow"}, {"queue": "default"}, None))
+        try:
+            if target is None:
+                done = self._feeder.persist(lambda: self._app.limits.set(LIMIT, concurrency=1, by="chaos"))
+            else:
+                done = self._feeder.persist(lambda: self._app.pause(**target))
+        except ConfigError:  # no worker has declared the limit yet
+            return False
+        time.sleep(self.random.uniform(0.2, 2))
+        if target is None:
+            self._feeder.persist(lambda: self._app.limits.reset(LIMIT))
+        else:
+            self._feeder.persist(lambda: self._app.resume(**target))
+        return done is not None
 
 
 HARM_INTERVALS_S = {BLOCKS: 15.0, HANGS: 15.0, KILLS: 25.0, HOLDS_GIL: 25.0}

@@ -81,14 +81,14 @@ class Feeder:
         while not self._stopped.wait(self._random.uniform(0, 2 / self._rate)):
             if time.monotonic() > polled_at + 0.5:
                 polled_at = time.monotonic()
-                self.unfinished = self._retry(lambda: fetch(self._workload.app, UNFINISHED)[0][0]) or 0
+                self.unfinished = self.persist(lambda: fetch(self._workload.app, UNFINISHED)[0][0]) or 0
             if self.unfinished < self._max_unfinished:
                 self.start_one(next(self._kinds))
 
     def start_one(self, kind: str) -> bool:
         """Start a root of this kind; return False if the chaos run is aborted before the answer."""
         mark = f"{kind}-{next(self._numbers)}"
-        run = self._retry(lambda: self._workload.start[kind](mark))
+        run = self.persist(lambda: self._workload.start[kind](mark))
         if run is None:
             return False
         self.acknowledged[mark] = run.id
@@ -107,12 +107,12 @@ class Feeder:
     def _run_scheduled(self) -> None:
         while not self._aborted.is_set():
             if self._later and self._later[0][0] < time.monotonic():
-                self._retry(self._later[0][2])
+                self.persist(self._later[0][2])
                 heapq.heappop(self._later)
             else:
                 time.sleep(RETRY_INTERVAL_S / 5)
 
-    def _retry(self, act: Callable[[], T]) -> T | None:
+    def persist(self, act: Callable[[], T]) -> T | None:
         """Call `act` until the database answers; return None if the chaos run is aborted."""
         while not self._aborted.is_set():
             try:

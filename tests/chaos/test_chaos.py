@@ -29,6 +29,7 @@ def test_a_minute_of_chaos_has_a_good_verdict(database, tmp_path):
     assert all(count > 0 for count in result["harm done by tasks"].values()), result["harm done by tasks"]
     names = ["worker killed (SIGKILL)", "worker stopped past its lease (SIGSTOP)"]
     names += ["task that blocks the event loop", "task that hangs a thread", "machine that moves without a pause"]
+    names += ["operator pauses runs or lowers a limit"]
     names += ["another program in transactions of 100 ms"] if database == "sqlite" else []
     names += ["server killed (SIGKILL)", "answer to a COMMIT lost"] if database == "postgres" else []
     assert all(result["faults"][name] > 0 for name in names), result["faults"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from holdfast import After, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext
+from holdfast import After, Batch, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext
 from tests.chaos.effects import Effects
 from tests.support.culprits import CULPRITS, HANGS, add_culprits
 from tests.support.ledger import Ledger
@@ -24,6 +24,8 @@ MAX_CRASHES = 10
 SETTINGS: dict[str, Any] = {"max_crashes": MAX_CRASHES, "retry": Retry(max_attempts=1)}
 LOADS = 2
 MOVES = 100
+LIMIT = "calls"
+"""The limit of steps that operators lower and reset meanwhile."""
 HARM_LEASES = 1.5
 """How long culprits block the event loop or hold the GIL, in leases."""
 HANG_LEASES = 3.0
@@ -67,6 +69,8 @@ EXPECTED = {
         {".c2": ("s1",), **of_job("a", "b", "c", "x", "y", "z")}, ("t2",), {"": "done", ".never": "skipped"}
     ),
     "machine": Expected({"": ("pack", *(f"load{n}" for n in range(LOADS)), "ship")}, ("t1",)),
+    "flow": Expected({"": ("l1", "l2"), **of_job("q1", "q2")}),
+    "batch": Expected({"": ("job",)}),
     "restless": Expected({"": ("rest",)}),
 }
 """By kind. A graph has no code of its own, and so no effects."""
@@ -132,6 +136,7 @@ class Workload:
         self.app = app
         self.job, self.in_thread, self.child = _add_small_tasks(app)
         order, plain, undoing = _add_functions(app, self.job, self.in_thread, self.child)
+        flow, batched = _add_flow_control(app, self.job)
         machine = app.machine("machine", Pack, Load, Ship, max_crashes=MAX_CRASHES)
         restless = app.machine("restless", Move, max_crashes=MAX_CRASHES)
         culprits = add_culprits(app, effects.harm)
@@ -143,6 +148,8 @@ class Workload:
             "undo": lambda mark: undoing.options(key=mark).enqueue(mark),
             "machine": lambda mark: machine.options(key=mark).enqueue(Pack(mark=mark)),
             "graph": lambda mark: app.submit(self.graph(mark)),
+            "flow": lambda mark: flow.options(key=mark, metadata={"mark": mark}).enqueue(mark),
+            "batch": lambda mark: batched.options(key=mark).enqueue(mark),
             "restless": lambda mark: restless.options(key=mark).enqueue(Move(mark=mark, left=MOVES)),
         }
         for kind, task in culprits.items():
@@ -164,6 +171,28 @@ class Workload:
         n = outer.add(inner, name="n", after=[ok])
         outer.add(self.job, f"{mark}.z", name="z", after=[d, n, never.finished])
         return outer
+
+
+def _add_flow_control(app: Holdfast, job: Any) -> tuple[Any, Any]:
+    app.limit(LIMIT, concurrency=3, rate="1000/s", cost=2)
+
+    @app.task(name="flow", **SETTINGS)
+    async def flow(ctx: Context, mark: str) -> None:
+        effects.began(mark, ctx.attempt)
+        await effects.step(ctx, mark, "l1", limits=[LIMIT])
+        await ctx.adjust(LIMIT, 1)
+        await ctx.annotate(stage="queued")
+        await ctx.set("stage", "queued")
+        for name in ("q1", "q2"):
+            await ctx.enqueue(job.options(unique=mark, if_taken="queue"), f"{mark}.{name}")
+        await ctx.sleep(0.1)
+        await effects.step(ctx, mark, "l2", limits=[LIMIT])
+
+    @app.task(name="batched", batch=Batch(max_size=5, max_wait=0.2), **SETTINGS)
+    async def batched(marks: list[str]) -> None:
+        await effects.do_batch(marks, "job")
+
+    return flow, batched
 
 
 def _enqueue_culprit(task: Any, seconds: float, mark: str) -> Run[Any]:

@@ -26,6 +26,7 @@ EFFECTS = {
     "undoing_plainly": UNDOING,
     "graphing": ["n1", "concludes", "n2", "n3", "n4", "n5"],
     "cutting": ["n1", "n2", "n3", "n4"],
+    "flowing": ["l1", "l2", "l3", "l4", "d1", "q0", "q1", "k1", "b1", "b2", "b3", "ended"],
 }
 RESULTS = {
     "everything": [
@@ -34,6 +35,7 @@ RESULTS = {
     "plainly": ["s1", "t1", "gone", "first", "second", "t2", *ITEMS, "c1", "s2"],
     "graphing": {"a": "n1", "ok": "yes", "b": "n4", "n": {"x": "n2", "y": "n3"}, "z": "n5"},
     "cutting": [1, 2, 3, 4],
+    "flowing": ["l1", "l2", "l3", "l4", "b1", "b2", "b3"],
 }  # fmt: skip
 RUNS = {
     "everything": {"everything": 1, "talker": 1, "child": 6, "alone": 2},
@@ -42,9 +44,12 @@ RUNS = {
     "undoing_plainly": {"undoing_plainly": 1, "child": 1, "sleeper": 1},
     "graphing": {"graphing": 1, "child": 6},
     "cutting": {"cutting": 1},
+    "flowing": {"flowing": 1, "alone": 4, "bulk": 3, "ended": 1},
 }
-ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": []}
-ENOUGH = {"everything": 40, "plainly": 35, "undoing": 16, "undoing_plainly": 20, "graphing": 12, "cutting": 10}
+ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": [], "flowing": []}
+ENOUGH = {
+    "everything": 40, "plainly": 35, "undoing": 16, "undoing_plainly": 20, "graphing": 12, "cutting": 10, "flowing": 20
+}  # fmt: skip
 """Minimum number of kills; fewer would mean that commits are no longer counted."""
 PLACES = {
     "everything": {
@@ -63,6 +68,10 @@ PLACES = {
         "end_without_attempt", "end_tree_attempts",
     },
     "cutting": {"claim", "record_steps", "add_waits", "delete_waits_by_key", "return_messages", "take_messages"},
+    "flowing": {
+        "claim", "add_step_permits", "delete_step_permits", "record_checkpoints", "set_metadata", "set_values",
+        "replace_unstarted", "add_runs", "add_keys", "add_children", "end_tree_attempts", "end_attempts",
+    },
 }  # fmt: skip
 """Statements at whose commit a worker must have been killed at least once; by default only by one of the tasks."""
 
@@ -138,6 +147,10 @@ def check_end(task, end):
         skipped = {("child", "skipped")} if task == "graphing" else set()
         assert {each for each in states if each[1] != "done"} == skipped
         assert end["chunks"] == (1 if task == "everything" else 0)
+        if task == "flowing":
+            [mark] = {json.loads(row[6])["mark"] for row in end["runs"] if row[1] == task}
+            assert (end["metadata"], end["values"]) == ({"mark": mark, "stage": "sent"}, {"stage": "sent"})
+            assert end["permits"] == [], "a step still holds permits"
 
 
 def places(points):
@@ -157,11 +170,13 @@ def slow(request):
         ("undoing", "before"),
         ("graphing", "after"),
         ("cutting", "before"),
+        ("flowing", "after"),
         ("plainly", "before"),
         ("undoing_plainly", "after"),
         pytest.param("undoing", "after", marks=pytest.mark.slow),
         pytest.param("graphing", "before", marks=pytest.mark.slow),
         pytest.param("cutting", "after", marks=pytest.mark.slow),
+        pytest.param("flowing", "before", marks=pytest.mark.slow),
         pytest.param("plainly", "after", marks=pytest.mark.slow),
         pytest.param("undoing_plainly", "before", marks=pytest.mark.slow),
     ],

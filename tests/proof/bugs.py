@@ -268,6 +268,14 @@ BUGS = (
         "paused_at is not null and", "paused_at is null and",
         test="tests/store/test_pauses.py::test_a_paused_run_is_not_claimed_however_it_becomes_ready",
     ),
+    sql(
+        "pause-parked", "a paused run keeps its place at a full limit, and nobody looks after it when it is resumed",
+        "pause_runs", "(held is null or held = 'full')", "held is null",
+    ),
+    sql(
+        "pause-kept", "a resumed run stays held", "resume_runs",
+        "case when held = 'paused' then case when isolation is not null then 'isolated' end else held end", "held",
+    ),
     sql("pause-overtaken", "runs of paused tenants are picked", "pick_claimable", " and {claimable(x)}", ""),
     sql(
         "resume-lost", "a resumed tenant's held runs stay held", "release_tenant_runs", "limit 1000", "limit 0",
@@ -341,7 +349,8 @@ BUGS = (
         "when session is not null or (", "when 1 = 0 or (",
     ),
     sql(
-        "unique-early", "the next run of a unique name starts before the worker released the previous one",
+        "unique-early",
+        'the next run of a unique name starts before the worker released the previous one: if_taken="cancel" runs two',
         "hold_successors", "where id", "where 1 = 0 and id",
     ),
     sql(
@@ -367,6 +376,18 @@ BUGS = (
     sql(
         "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",
         "args = given.args", "args = {schema}runs.args",
+    ),
+    sql(
+        "debounce-metadata", "the metadata of a later call is lost", "set_metadata",
+        "do update set value = excluded.value", "do nothing",
+    ),
+    sql(
+        "key-kept", "a key is still taken after its key_ttl", "find_keys",
+        "k.expires_at > {now}", "k.expires_at > 0",
+    ),
+    sql(
+        "update-early", "a run whose time was changed starts at once", "update_run",
+        "case when cast(:run_at as bigint) is null then state else 'scheduled' end", "state",
     ),
     sql(
         "debounce-started", "a call replaces the arguments of a run that has started", "lock_debounced",

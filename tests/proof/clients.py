@@ -10,7 +10,7 @@ import msgspec
 from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
-from holdfast.errors import GraphError, RunFinished, RunStarted
+from holdfast.errors import ConfigError, GraphError, RunFinished, RunStarted
 from holdfast.model.clock import to_datetime
 from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
@@ -21,7 +21,16 @@ from tests.proof.workload import EVENTS, leaves, tree
 if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
 
-OURS = ("job", "limited", "rated", "threaded", "program")
+LIMIT_CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("few", {"concurrency": 1}),
+    ("few", {"concurrency": 4}),
+    ("slow", {"rate": "1/s"}),
+    ("slow", {"rate": None}),
+    ("tokens", {"rate": "12/s"}),
+    ("tokens", {"rate": "40/s", "concurrency": 1}),
+)
+OTHER_ARGUMENTS = ("job",)
+"""Tasks without limits, whose arguments can be changed."""
 
 
 class Clients:
@@ -66,6 +75,8 @@ class Clients:
             self._retry,
             self._pause,
             self._change_schedule,
+            self._change_limit,
+            self._update,
             self._update,
         ):
             if rng.random() < 0.4:
@@ -104,7 +115,9 @@ class Clients:
                 options["unique"] = "one"
                 options["if_taken"] = rng.choice(("return", "queue", "replace", "cancel"))
             elif rng.random() < 0.3:
-                options["key"] = f"key{rng.randint(0, 1)}"
+                options |= {"key": f"key{rng.randint(0, 1)}", "key_ttl": rng.choice((None, 1))}
+            elif rng.random() < 0.2:
+                options["start_by"] = 1
             try:
                 name = options.get("key", f"job{at}")
                 run = task.options(**options).enqueue(name, rng.choice((0, 0, 1, 2)), rng.choice((0, 1, 8)))
@@ -164,8 +177,9 @@ class Clients:
             row = self.sim.replica.run(str(run.id))
             if row is not None and row["state"] in ("failed", "cancelled") and not row["error"].count('"undo"'):
                 self.interfered.add(str(run.id))
-                with suppress(RunFinished, KeyConflict):
-                    run.retry()
+                args = (f"again {run.id}", 0, 0) if run.task in OTHER_ARGUMENTS and self.rng.random() < 0.5 else None
+                with suppress(RunFinished, RunStarted, KeyConflict, ConfigError):
+                    run.retry(args=args)
                 return
 
     def _pause(self) -> None:
@@ -187,8 +201,22 @@ class Clients:
     def _update(self) -> None:
         """Change a run that may not have started."""
         if self.runs:
+            run, rng = self.rng.choice(self.runs), self.rng
+            changes: dict[str, Any] = {"priority": rng.choice((0, 5, 9)), "tags": ["changed"]}
+            if rng.random() < 0.5:
+                changes["run_at"] = to_datetime(self.sim.clock.database() + rng.choice((-1, 0, 1)) * SECOND_US)
+            if run.task in OTHER_ARGUMENTS and rng.random() < 0.5:
+                changes["args"] = (f"other {run.id}", rng.choice((0, 1)), 0)
             with suppress(RunStarted, RunFinished, GraphError):
-                self.rng.choice(self.runs).update(priority=self.rng.choice((0, 5, 9)), tags=["changed"])
+                run.update(**changes)
+
+    def _change_limit(self) -> None:
+        """Set what a limit allows, perhaps less than it has admitted, and reset it."""
+        limits, rng = self.app.limits, self.rng
+        name, changes = rng.choice(LIMIT_CHANGES)
+        limits.set(name, **changes, by="ada")
+        self.sim.pause(rng.uniform(0.1, 2))
+        limits.reset(name)
 
     def _change_schedule(self) -> None:
         """Create a schedule, change it while it fires, and delete it."""
@@ -254,8 +282,9 @@ class Clients:
         self._check_messages()
 
     def _check_end(self, row: dict[str, Any]) -> None:
-        if row["state"] == "cancelled" and row["unique_name"] is not None:
-            return  # replaced by a newer run of its name
+        is_late = row["start_by"] is not None and row["started_at"] is None
+        if row["state"] == "cancelled" and (row["unique_name"] is not None or is_late):
+            return  # replaced by a newer run of its name, or not started in time
         args = msgspec.json.decode(row["args"])
         if "items" in args:
             name, fails, _ = args["items"]

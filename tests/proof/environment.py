@@ -115,6 +115,8 @@ class Environment:
         for process in (self.client, *self.workers):
             process.hooks = None
             process.database.forget_connections()
+        for limit in self.app.registry.limits:
+            self.client.store.limits.reset(limit.name)
         self.replica = Replica(self.shared.apsw)
         self.replica.rows["limit_settings"] = self._limit_settings()
         self.replica.watch()

@@ -60,11 +60,12 @@ class InvariantChecker:
             if rule is not None:
                 given = (change, records.get(change.key[0], [])) if change.table == "runs" else (change,)
                 violations += [f"{change.table} {change.key}: {fault}" for fault in rule(*given)]
+        violations += _unrecorded(changes)
         touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
         violations += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
         violations += self._events_and_waits(changes)
         if any(change.table in ("runs", "limits", "step_permits") for change in changes):
-            violations += self._permits()
+            violations += self._permits(changes)
             violations += _hooks(changes)
             violations += self._graphs(changes)
         return violations
@@ -112,7 +113,11 @@ class InvariantChecker:
             yield f"it was {old['state']} and became {new['state']}"
         if old["state"] == "scheduled" and new["state"] == "ready" and old["due_at"] > self._now() and not records:
             yield f"it started {old['due_at'] - self._now()} µs before its time"
-        if new["args"] != old["args"] and old["started_at"] is not None and not {"moved", "restarted"} & set(kinds):
+        if (
+            new["args"] != old["args"]
+            and old["started_at"] is not None
+            and not {"moved", "restarted", "retried"} & set(kinds)
+        ):
             yield "its arguments were replaced although it had started"
         if new["generation"] not in (old["generation"], old["generation"] + 1):
             yield "its generation jumped"
@@ -362,7 +367,7 @@ class InvariantChecker:
                     if run is not None and run["generation"] == wait["generation"]:
                         yield f"run {wait['run']} waits for event {target}, which was emitted"
 
-    def _permits(self) -> Iterator[str]:
+    def _permits(self, changes: list[Change]) -> Iterator[str]:
         held: Counter[str] = Counter()
         for run in self._replica.runs():
             if run["session"] is not None and run["limits"] is not None:
@@ -375,14 +380,23 @@ class InvariantChecker:
         for place, limit in self._replica.rows["limits"].items():
             if limit["used"] != held[place[0]]:
                 yield f"limit {place[0]}: {limit['used']} permits are counted, but {held[place[0]]} are held"
-            settings = self._replica.rows["limit_settings"].get((limit["name"],))
-            if settings is not None and settings["concurrency"] is not None and limit["used"] > settings["concurrency"]:
-                yield f"limit {place[0]}: {limit['used']} permits of {settings['concurrency']}"
-            yield from self._rate(place[0], limit, settings)
+        for change in changes:
+            if change.table == "limits" and change.new is not None:
+                yield from self._admitted(change.old, change.new)
 
-    def _rate(self, place: str, limit: Row, settings: Row | None) -> Iterator[str]:
+    def _admitted(self, old: Row | None, new: Row) -> Iterator[str]:
+        """Check a counter that has admitted more. Its limit may have been lowered after it had admitted others."""
+        settings = self._replica.rows["limit_settings"].get((new["name"],))
+        is_more = old is None or new["used"] > old["used"]
+        if settings is None or not is_more:
+            return
+        if settings["concurrency"] is not None and new["used"] > settings["concurrency"]:
+            yield f"limit {new['place']}: {new['used']} permits of {settings['concurrency']}"
+        yield from self._rate(new["place"], new, settings)
+
+    def _rate(self, place: str, limit: Row, settings: Row) -> Iterator[str]:
         """Check that the costs in the log of a counter, none of which is raised here, never exceed the rate."""
-        if settings is None or settings["rate"] is None:
+        if settings["rate"] is None:
             return
         log = msgspec.json.decode(limit["log"], type=list[tuple[int, int]])
         latest = max((at for at, _ in log), default=0)
@@ -414,6 +428,19 @@ class InvariantChecker:
                 yield f"node {node['node']} counts {node['pending']} open dependencies instead of {left}"
             if node["state"] in ("ready", "running", "waiting", "scheduled") and left and node["ending"] is None:
                 yield f"node {node['node']} is {node['state']} before {left} of its dependencies have ended"
+
+
+def _unrecorded(changes: list[Change]) -> Iterator[str]:
+    """Check that what a function attaches to its run is recorded in the same transaction, and so written once."""
+    recorded = {
+        (change.new["run"], change.new["kind"])
+        for change in changes
+        if change.table == "checkpoints" and change.new is not None and change.old is None
+    }
+    for change in changes:
+        kind = {"metadata": "annotate", "run_values": "set"}.get(change.table)
+        if kind is not None and change.new is not None and (change.key[0], kind) not in recorded:
+            yield f"{change.table} {change.key}: it was written without a checkpoint"
 
 
 def _hooks(changes: list[Change]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from holdfast.store import AttemptEnd, NewRun
 from holdfast.store.age_priority import AGE, Age
 from holdfast.store.commands import (
     RUN_LOST,
+    AnnotateCommand,
     FailedTryCommand,
     NewCheckpoint,
     RunToken,
@@ -33,7 +34,7 @@ from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreH
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
 TABLES = (
     "runs", "workers", "checkpoints", "waits", "events", "messages", "history", "limits", "keys", "edges",
-    "limit_settings",
+    "limit_settings", "metadata",
 )  # fmt: skip
 SESSIONS = ("a", "b")
 STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
@@ -136,6 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
             timers.start_queued()
             timers.release_held()
             timers.wake_event_waiters()
+            harness.store.pauses.hold_ready()
 
     # Creation
 
@@ -173,6 +175,15 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
 
+    @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((SECOND, 5 * SECOND, 6 * SECOND)))
+    def age(self, name: str, after: int) -> None:
+        """Let a run of a low priority wait before one of a high priority comes."""
+        self.add(0, 0, None, False, None, aged=True)
+        self.time_passes(after, tick=False, recover=False)
+        self.heartbeat(name)
+        self.add(5, 0, None, False, None, aged=True)
+        self.claim(name, 1, limited=False, new=None)
+
     @rule(name=st.sampled_from(SESSIONS), limited=st.booleans(), if_taken=IF_TAKEN, cancel=st.booleans())
     def take_name(self, name: str, limited: bool, if_taken: str, cancel: bool) -> None:
         """Let a run with a unique name start, enqueue another one, and perhaps cancel the first; then claim."""
@@ -195,16 +206,39 @@ class StoreMachine(RuleBasedStateMachine):
             self.debounce_one(name, max_delay)
 
     def debounce_one(self, name: str, max_delay: int | None) -> None:
-        id, args = str(new_id()), str(self.number())
-        wanted = self.model.debounce(id, name, args, delay=SECOND, max_delay=max_delay)
+        id, number = str(new_id()), self.number()
+        args, metadata = str(number), {"last": number, f"call {number % 2}": number}
+        wanted = self.model.debounce(id, name, args, delay=SECOND, max_delay=max_delay, metadata=metadata)
 
         def new() -> NewRun:
             return NewRun(
                 id, "default", "task", args, DAY, max_crashes=MAX_CRASHES, delay=SECOND, debounce=name,
-                max_delay=max_delay,
+                max_delay=max_delay, metadata=msgspec.json.encode(metadata).decode(),
             )  # fmt: skip
 
         self.compare([wanted], lambda harness: harness.store.enqueuer.enqueue([new()]))
+
+    @rule(
+        key=st.sampled_from(("k", "l")), digest=st.sampled_from(("same", "same", "other")),
+        ttl=st.sampled_from((None, SECOND)), later=st.sampled_from((0, SECOND - 1, SECOND)),
+    )  # fmt: skip
+    def add_with_key(self, key: str, digest: str, ttl: int | None, later: int) -> None:
+        """Enqueue a run with an idempotency key, and another one that may come after the key has expired."""
+        for _ in range(2):
+            id = str(new_id())
+            wanted = self.model.add_with_key(id, key, digest, ttl)
+
+            def add(harness: StoreHarness, id: str = id) -> str:
+                new = NewRun(
+                    id, "default", "task", "{}", DAY, max_crashes=MAX_CRASHES, key=key, digest=digest, key_ttl=ttl
+                )
+                try:
+                    return harness.store.enqueuer.enqueue([new])[0]
+                except KeyConflict:
+                    return "conflict"
+
+            self.compare(wanted, add)
+            self.time_passes(later, tick=False, recover=False)
 
     @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
     def submit(self, shape: tuple[int, ...]) -> None:
@@ -412,15 +446,68 @@ class StoreMachine(RuleBasedStateMachine):
     # Actions of clients and operators
 
     @precondition(lambda self: self.model.runs)
-    @rule(pick=PICK, priority=st.sampled_from((-3, 0, 5)))
-    def update(self, pick: int, priority: int) -> None:
-        """Change the priority of a run that hasn't started."""
+    @rule(
+        pick=PICK, priority=st.sampled_from((None, -3, 0, 5)), args=st.booleans(),
+        later=st.sampled_from((None, None, 0, SECOND)),
+    )  # fmt: skip
+    def update(self, pick: int, priority: int | None, args: bool, later: int | None) -> None:
+        """Change the priority, the arguments and the time of a run that hasn't started."""
         new = [run.id for run in self.model.runs.values() if not run.fence and not run.final]
         if new:
             id = new[pick % len(new)]
-            self.model.update(id, priority)
-            for harness in self.harnesses:
-                harness.store.actions.update(id, RunChanges(priority=priority))
+            run = self.model.runs[id]
+            given = str(self.number()) if args and not run.limited and run.state != "blocked" else None
+            run_at = None if later is None or run.state == "blocked" else self.model.now + later
+            changes = RunChanges(priority, run_at, given)
+            if changes != RunChanges():
+                self.model.update(id, priority, given, run_at)
+                for harness in self.harnesses:
+                    harness.store.actions.update(id, changes)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK, name=st.sampled_from(SESSIONS), tick=st.booleans(), resume=st.booleans())
+    def pause(self, pick: int, name: str, tick: bool, resume: bool) -> None:
+        """Pause a run, preferably one that waits for a limit, claim what remains, and perhaps resume it."""
+        parked = [run.id for run in self.model.runs.values() if run.held == "full"]
+        id = parked[0] if parked else self.run(pick)
+
+        def paused(harness: StoreHarness) -> bool | None:
+            try:
+                return harness.store.pauses.pause_run(id, None)
+            except RunFinished:
+                return None
+
+        self.compare(self.model.pause(id), paused)
+        if tick:
+            self.run_timers()
+        self.claim(name, 2, self.model.runs[id].limited, new=None)
+        if resume:
+            self.resume_one(id)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK)
+    def resume(self, pick: int) -> None:
+        self.resume_one(self.run(pick))
+
+    def resume_one(self, id: str) -> None:
+        self.compare(self.model.resume(id), lambda harness: harness.store.pauses.resume_run(id, None))
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, repeat=st.booleans())
+    def annotate(self, pick: int, repeat: bool) -> None:
+        """Set metadata of a run from its code."""
+        held, n = self.held(pick), self.number()
+        metadata = {"last": n, f"noted {n % 2}": n}
+        counts = self.model.annotate(held, n, metadata)
+
+        def write(harness: StoreHarness) -> bool:
+            text = msgspec.json.encode(metadata).decode()
+            command = AnnotateCommand(self.of(held, harness), n, f"annotate {n}", text)
+            if repeat:  # as after a lost reply
+                harness.store.journal.write(held.session, [command])
+            return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+
+        self.compare(counts, write)
 
     @rule(pick=PICK)
     def emit(self, pick: int) -> None:
@@ -507,12 +594,14 @@ class StoreMachine(RuleBasedStateMachine):
                 run.id: (
                     run.state, run.held, run.session, run.fence, run.attempt, run.failures, run.crashes,
                     run.deaths, run.isolation, None if run.final else run.due_at, run.args,
+                    run.paused and not run.final,
                 )
                 for run in runs
             },
             "graphs": model.graphs,
             "checkpoints": {run.id: sorted(run.steps) for run in runs if run.steps},
             "tries": {run.id: run.tries for run in runs if run.tries},
+            "metadata": {run.id: run.metadata for run in runs if run.metadata},
             "waits": {
                 (run.id, key): (wait.due_at, *(wait.outcome or (None, None)))
                 for run in runs for key, wait in run.waits.items()
@@ -529,7 +618,8 @@ class StoreMachine(RuleBasedStateMachine):
     def store_state(harness: StoreHarness) -> dict[str, Any]:
         runs = harness.sql(
             "select id, kind, state, held, session, fence, attempt, failures, crashes,"
-            " deaths, isolation, case when finished_at is null then due_at end, args from {schema}runs"
+            " deaths, isolation, case when finished_at is null then due_at end, args,"
+            " paused_at is not null and finished_at is null from {schema}runs"
         )
         steps: dict[str, list[int]] = {}
         for run, n in harness.sql("select run, n from {schema}checkpoints order by run, n"):
@@ -541,6 +631,9 @@ class StoreMachine(RuleBasedStateMachine):
         messages: dict[str, list[Any]] = {}
         for run, payload, taken in harness.sql("select run, payload, taken_by from {schema}messages order by run, n"):
             messages.setdefault(str(run), []).append((payload, taken))
+        metadata: dict[str, dict[str, int]] = {}
+        for run, name, value in harness.sql("select run, name, value from {schema}metadata"):
+            metadata.setdefault(str(run), {})[name] = int(value)
         waits = harness.sql("select run, key, due_at, outcome, value from {schema}waits")
         used = harness.sql("select coalesce(sum(used), 0) from {schema}limits")
         return {
@@ -548,6 +641,7 @@ class StoreMachine(RuleBasedStateMachine):
             "graphs": {str(id): row[0] for id, kind, *row in runs if kind == "graph"},
             "checkpoints": steps,
             "tries": tries,
+            "metadata": metadata,
             "waits": {(str(run), key): tuple(row) for run, key, *row in waits},
             "events": dict(harness.sql("select name, payload from {schema}events where emitted_at is not null")),
             "messages": messages,

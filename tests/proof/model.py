@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -65,7 +66,9 @@ class Run:
     limited: bool = False
     unique: str | None = None
     debounce: str | None = None
+    paused: bool = False
     args: str = "{}"
+    metadata: dict[str, int] = field(default_factory=dict)
     created_at: int = 0
     started: bool = False
     start_by: int | None = None
@@ -114,6 +117,14 @@ class Run:
         self.session = None
 
 
+class Key(NamedTuple):
+    """An idempotency key: what it was used for, and until when."""
+
+    digest: str
+    run: str
+    until: int | None
+
+
 @dataclass(frozen=True)
 class HeldClaim:
     """A claim as the worker remembers it; it may be out of date."""
@@ -132,6 +143,7 @@ class Model:
         self.leases: dict[str, int] = {}
         self.events: dict[str, str] = {}
         self.graphs: dict[str, str] = {}  # their states
+        self.keys: dict[str, Key] = {}
         self.seq = 0
 
     # Sessions
@@ -167,14 +179,26 @@ class Model:
 
     # Creation
 
-    def debounce(self, id: str, name: str, args: str, *, delay: int, max_delay: int | None) -> str:
+    def add_with_key(self, id: str, key: str, digest: str, ttl: int | None) -> str:
+        """Create a run unless one has the key; return `conflict` if that was made for another request."""
+        known = self.keys.get(key)
+        if known is not None and (known.until is None or known.until > self.now):
+            return known.run if known.digest == digest else "conflict"
+        self.keys[key] = Key(digest, id, None if ttl is None else self.now + ttl)
+        self._new(id)
+        return id
+
+    def debounce(
+        self, id: str, name: str, args: str, *, delay: int, max_delay: int | None, metadata: dict[str, int]
+    ) -> str:
         """Create a run that collects calls until it starts, or give that run the arguments of this call."""
         for run in self._runs():
             if run.debounce == name and not run.started and not run.final:
                 due = self.now + delay
                 run.replace(args, due if max_delay is None else min(due, run.created_at + max_delay), self.now)
+                run.metadata |= metadata
                 return run.id
-        run = self._new(id, debounce=name, args=args)
+        run = self._new(id, debounce=name, args=args, metadata=metadata)
         run.state, run.due_at = "scheduled", self.now + delay
         return id
 
@@ -251,6 +275,7 @@ class Model:
         if not self.alive(session):
             return []
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
+        ready = [run for run in ready if not run.paused]
         return self._begin(session, sorted(ready, key=_order)[:wanted])
 
     def is_late(self, run: Run) -> bool:
@@ -259,7 +284,7 @@ class Model:
 
     def claim_isolated(self, session: str, most: int) -> list[HeldClaim]:
         """Claim the first isolated run and others with the same bound, as many as may share a process."""
-        isolated = [run for run in self._runs() if run.state == "ready" and run.held == "isolated"]
+        isolated = [run for run in self._runs() if run.state == "ready" and run.held == "isolated" and not run.paused]
         isolated.sort(key=lambda run: run.deaths)  # the sort is stable: equal runs stay in order of arrival
         if not self.alive(session) or not isolated:
             return []
@@ -367,6 +392,13 @@ class Model:
         self.runs[held.id].steps[n] = value
         return True
 
+    def annotate(self, held: HeldClaim, n: int, metadata: dict[str, int]) -> bool:
+        """Record metadata of the run; a repeat is accepted and changes nothing."""
+        counts = self.record(held, n, "")
+        if counts:
+            self.runs[held.id].metadata |= metadata
+        return counts
+
     def fail_try(self, held: HeldClaim, data: str) -> bool:
         """Record a failed try of a step; a repeat is accepted and changes nothing."""
         if not self.has(held):
@@ -458,14 +490,38 @@ class Model:
         self._ended(run)
         return True
 
-    def update(self, id: str, priority: int) -> None:
-        """Change the priority of a run that hasn't started; it keeps its age."""
+    def update(self, id: str, priority: int | None, args: str | None, run_at: int | None) -> None:
+        """Change a run that hasn't started; with another priority it keeps its age."""
         run = self.runs[id]
-        if run.shift:
+        if priority is not None and run.shift:
             shift = AGED + priority * AGE_INTERVAL
             run.turn, run.shift = run.turn + run.shift - shift, shift
-        else:
+        elif priority is not None:
             run.priority = priority
+        run.args = run.args if args is None else args
+        if run_at is not None:
+            run.state, run.due_at = "scheduled", run_at
+            run.held = None if run.held == "full" else run.held
+
+    def pause(self, id: str) -> bool | None:
+        """Pause a run: it isn't claimed. Return None if it has ended, and False if it was paused."""
+        run = self.runs[id]
+        if run.final or run.paused:
+            return None if run.final else False
+        run.paused = True
+        if run.state == "ready" and run.held in (None, "full"):
+            run.held = "paused"
+        return True
+
+    def resume(self, id: str) -> bool:
+        """Resume a run; return False if it wasn't paused."""
+        run = self.runs[id]
+        if run.final or not run.paused:
+            return False
+        run.paused = False
+        if run.held == "paused":
+            run.held = None if run.isolation is None else "isolated"
+        return True
 
     def retry(self, id: str) -> str:
         """Retry a failed or cancelled run as soon as its worker has released it."""
@@ -481,7 +537,7 @@ class Model:
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
         run.held = "queued" if run.unique is not None and run.unique.endswith("+") else run.held
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
-        run.turn, run.debounce, run.start_by = self.now + 1 - run.shift, None, None
+        run.turn, run.debounce, run.start_by, run.paused = self.now + 1 - run.shift, None, None, False
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}
@@ -516,6 +572,8 @@ class Model:
         for run in self._runs():
             if run.held == "quiescing" and run.session is None and not self._predecessor(run):
                 run.held = None
+            if run.paused and run.state == "ready" and run.held is None:
+                run.held = "paused"
 
     def _runs(self) -> Iterator[Run]:
         return iter(sorted(self.runs.values(), key=lambda run: run.seq))

@@ -29,7 +29,7 @@ from tests.support.store_harness import StoreHarness
 ROOT = Path(__file__).resolve().parents[2]
 MAX_EXAMPLES = 250
 MAX_SEEDS = 400
-FIRST_SEEDS = {"claim-forgotten": 21, "claim-stalled": 5, "renew-stalled": 5}
+FIRST_SEEDS = {"claim-forgotten": 70, "claim-stalled": 5, "renew-stalled": 19}
 """Seeds that caught these bugs before, tried first to save time."""
 MODEL_SETTINGS = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True,

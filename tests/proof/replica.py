@@ -29,6 +29,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "edges": ("needs", "node"),
     "slots": ("id",),
     "pauses": ("kind", "name"),
+    "metadata": ("run", "name"),
+    "run_values": ("run", "name"),
     "effects": ("run", "name", "n"),
 }
 """The replicated tables and their keys."""

@@ -255,7 +255,7 @@ class Simulation:
             if worker.loop is loop and worker.alive:
                 self.count("kill by a culprit")
                 self.kill(worker, "by a culprit")
-                self.start_worker()
+                self.start_worker(has_side=worker.has_side)
 
     def _stop(self, worker: SimulatedWorker) -> None:
         if worker.started and not worker.stopping:

@@ -44,6 +44,17 @@ def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
+@pytest.mark.parametrize("name", ["debounce-oldest", "key-kept"])
+def test_bugs_of_flow_control_are_caught_by_the_model(name):
+    assert catch_apart(name).example is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unique-early", "pause-parked", "batch-acknowledged", "schedule-refired", "slot-twice"])
+def test_other_bugs_of_flow_control_are_caught(name):
+    assert catch_apart(name).by is not None
+
+
 @pytest.mark.parametrize("name", ["keep-off", "resident-stale"])
 def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):
     assert catch_apart(name).test is not None

@@ -36,10 +36,10 @@ SIDE = "side"
 """A queue with slots of its own whose runs only some workers may execute, and with priority aging."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited")
+MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set")
 ALONE = ("give up",)
 """Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
-DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited")
+DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited", "annotate", "set")
 """Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
 
@@ -407,6 +407,12 @@ class ProgramRunner:
             {"run": self.run, "name": name},
         )
         return value
+
+    async def do_annotate(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.annotate(**{"last": name, event: turns})
+
+    async def do_set(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.set(event, name)
 
     async def do_emit(self, name: str, turns: int, event: str) -> Any:
         return await self.ctx.emit(event, f"by {name}")

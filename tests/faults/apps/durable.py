@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -24,7 +25,20 @@ from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
+from holdfast import (
+    Batch,
+    BatchFailed,
+    Context,
+    Fatal,
+    Graph,
+    Holdfast,
+    Retry,
+    RunEnd,
+    SyncContext,
+    Task,
+    WaitTimeout,
+    idempotency_key,
+)
 from holdfast.engine.durable import async_executor, executor
 from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
@@ -257,8 +271,55 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         return ctx.transaction(do.pay, mark)
 
     add_graphs(app, do, settings, child)
+    add_flow_control(app, do, settings, alone)
     add_tasks_that_wait(app, do, settings)
     return app
+
+
+def add_flow_control(app: Holdfast, do: Effects, settings: dict[str, Any], alone: Task[[str, str], str]) -> None:
+    """Declare a function that uses limits of steps, metadata, values, batches, debounce, names and a hook."""
+    app.limit("tokens", rate="1000000/s", concurrency=2, cost=5)
+
+    @app.task(name="ended", **settings)
+    def ended(end: RunEnd) -> str:
+        ((args,),) = fetch(app, f"select args from {{}}runs where id = '{end.id}'")
+        return do.plain(json.loads(args)["mark"], "ended")
+
+    @app.task(name="bulk", batch=Batch(max_size=3), max_crashes=1000, retry=TWICE)
+    def bulk(items: list[str]) -> list[str]:
+        """The first call with the second item fails for it. A key belongs to a call, so the effects have others."""
+        names, failed = [item.split() for item in items], {}
+        for at, (mark, name) in enumerate(names):
+            if name == "b2" and ["failed", mark] not in [words[:2] for words in do.ledger.words()]:
+                do.ledger.write("failed", mark, name, os.getpid())
+                failed[at] = ValueError(name)
+            else:
+                do.ledger.write(mark, name, name, os.getpid())
+        if failed:
+            raise BatchFailed(failed, [name for _, name in names])
+        return [name for _, name in names]
+
+    @app.task(name="flowing", on_end=ended, **settings)
+    async def flowing(ctx: Context, mark: str) -> list[str]:
+        tokens = ["tokens"]
+        out = [await ctx.options(name="l1", limits=tokens).step(do.plain, mark, "l1")]
+        await ctx.adjust("tokens", 2)
+        await ctx.annotate(mark=mark, stage="limited")
+        await ctx.set("stage", "limited")
+        out += await asyncio.gather(
+            ctx.options(name="l2", limits=tokens).step(do.plain, mark, "l2"),
+            ctx.options(name="l3", limits=tokens, cost=1).step(do.awaited, mark, "l3"),
+            ctx.options(name="l4", limits=tokens).step(do.awaited, mark, "l4"),
+        )
+        for name in ("d0", "d1"):
+            await ctx.enqueue(alone.options(debounce=mark, delay=3600), mark, name)
+        for name in ("q0", "q1"):
+            await ctx.enqueue(alone.options(unique=mark, if_taken="queue"), mark, name)
+        await ctx.enqueue(alone.options(key=mark, key_ttl=3600), mark, "k1")
+        out += await ctx.map(bulk, [f"{mark} b1", f"{mark} b2", f"{mark} b3"])
+        await ctx.annotate(stage="sent")
+        await ctx.set("stage", "sent")
+        return out
 
 
 def add_graphs(app: Holdfast, do: Effects, settings: dict[str, Any], child: Task[[str], str]) -> None:

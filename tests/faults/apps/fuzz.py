@@ -18,6 +18,9 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import psycopg
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RunFinished, RunStarted
 from tests.faults.apps.durable import TABLE, Effects, make_app
 from tests.support.commit_killer import CommitKiller
 from tests.support.history_queries import fetch
@@ -34,6 +37,8 @@ from tests.support.wait_until import wait_until
 
 LONGEST = 30.0
 MOST_KILLS = 60
+NAMED_RESULTS = ("child", "alone", "bulk", "ended")
+"""Tasks whose result is the name of their effect."""
 TRIES = 5  # not every run executes every statement: most waits end before their run is suspended
 url, folder, task, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 first, stride, statements = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7:]
@@ -58,25 +63,36 @@ class InsideKiller:
 
 def look(app: Holdfast, mark: str) -> dict[str, Any]:
     """Return what database and ledger contain about one run and its descendants."""
-    runs = [
-        row
-        for row in fetch(app, "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
-                       " join {}lanes l on l.id = r.lane order by seq")
-        if f'"{mark}"' in row[6] or f'"{mark} ' in row[6]
-    ]  # fmt: skip
-    ids = {str(row[0]) for row in runs}
+    runs = fetch(
+        app,
+        "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
+        " join {}lanes l on l.id = r.lane order by seq",
+    )
+    ids = {str(row[0]) for row in runs if f'"{mark}"' in row[6] or f'"{mark} ' in row[6]}
+    runs = [row for row in runs if str(row[0]) in ids or any(f'"id":"{id}"' in row[6] for id in ids)]  # and hooks
     kept = [row for row in fetch(app, "select run, key, kind, value from {}checkpoints") if str(row[0]) in ids]
     chunks = [row for row in fetch(app, "select run, data from {}chunks") if str(row[0]) in ids]
     rows = fetch(app, f"select name from effects where mark = '{mark}'")
     finished = [_name(key) for _, key, kind, _ in kept if kind in ("step", "undone")]
-    finished += [json.loads(row[3]) for row in runs if row[1] in ("child", "alone") and row[2] == "done"]
+    finished += [json.loads(row[3]) for row in runs if row[1] in NAMED_RESULTS and row[2] == "done"]
     return {
         "runs": [[str(value) for value in row] for row in runs],
         "finished": sorted(finished),
         "rows": sorted(name for (name,) in rows),
         "chunks": len(chunks),
+        "metadata": _of_runs(app, "metadata", ids),
+        "values": _of_runs(app, "run_values", ids),
+        "permits": fetch(
+            app, "select place, used from {}limits where used <> 0 union all select key, 0 from {}step_permits"
+        ),
         "effects": [words[1:3] for words in ledger.words() if words[0] == mark],
     }
+
+
+def _of_runs(app: Holdfast, table: str, ids: Collection[str]) -> dict[str, Any]:
+    """Return the names and values in a table, of these runs."""
+    rows = fetch(app, f"select run, name, value from {{}}{table}")
+    return {name: json.loads(value) for run, name, value in rows if str(run) in ids}
 
 
 def _name(key: str) -> str:
@@ -113,7 +129,7 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
         killer.install()
     with app.worker(lease=60, concurrency=8):
         try:
-            wait_until(lambda: not _open(app), LONGEST, f"the end of {mark}")
+            wait_until(lambda: _finished(app), LONGEST, f"the end of {mark}")
         except AssertionError:
             for table in ("runs", "waits", "checkpoints", "workers"):
                 print(table, *fetch(app, f"select * from {{}}{table}"), sep="\n")  # noqa: T201
@@ -123,10 +139,15 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
         os._exit(0)
 
 
-def _open(app: Holdfast) -> bool:
-    return bool(
-        fetch(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled', 'skipped') limit 1")
+def _finished(app: Holdfast) -> bool:
+    """Return whether all runs have ended; start a debounced run once no other is left."""
+    left = fetch(
+        app, "select id, debounce from {}runs where state not in ('done', 'failed', 'cancelled', 'skipped') limit 2"
     )
+    if len(left) == 1 and left[0][1] is not None:
+        with suppress(RunStarted, RunFinished):
+            app.get_run(left[0][0]).update(run_at=datetime.now(UTC))
+    return not left
 
 
 def _alone() -> None:
