@@ -17,6 +17,7 @@ from holdfast.errors import (
     BadState,
     BatchFailed,
     BlockingCall,
+    BudgetExceeded,
     ConfigError,
     CostExceedsLimit,
     DuplicateTask,
@@ -56,6 +57,7 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.model.batch import Batch
+from holdfast.model.budget import BudgetInfo, BudgetStatus, BudgetTotal
 from holdfast.model.clock import Clock, Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
@@ -88,6 +90,7 @@ from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 if TYPE_CHECKING:
+    from holdfast.client.budgets import Budgets
     from holdfast.client.graphs import Gate
     from holdfast.client.limits import Limits
     from holdfast.client.schedules import Schedules
@@ -107,6 +110,11 @@ __all__ = [
     "Batch",
     "BatchFailed",
     "BlockingCall",
+    "BudgetExceeded",
+    "BudgetInfo",
+    "BudgetStatus",
+    "BudgetTotal",
+    "Budgets",
     "Call",
     "CatchUp",
     "Chunk",
@@ -227,6 +235,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.limits import Limits
 
         return Limits
+    if name == "Budgets":
+        from holdfast.client.budgets import Budgets
+
+        return Budgets
     if name in ("Ask", "SyncAsk"):
         from holdfast.task import interaction
 

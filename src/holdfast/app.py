@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast.client.handle import Run
@@ -127,6 +128,7 @@ class Holdfast:
         public_url: str | None = None,
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
+        from holdfast.client.budgets import Budgets
         from holdfast.client.client import Client
         from holdfast.client.limits import Limits
         from holdfast.client.schedules import Schedules
@@ -162,6 +164,8 @@ class Holdfast:
         """Create, change and inspect schedules at run time."""
         self.limits = Limits(self._client)
         """Inspect limits, and change what they allow at run time."""
+        self.budgets = Budgets(self._client)
+        """Inspect budgets, and change what they allow at run time."""
 
     def _bind(self, store: Store, url: str) -> None:
         """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
@@ -291,6 +295,28 @@ class Holdfast:
                 function of the arguments. Evaluated like `by`. Fractions are rounded up.
         """
         self.registry.limits.declare(name, concurrency, rate, by, cost)
+
+    def budget(
+        self,
+        name: str,
+        *,
+        limit: Decimal | float,
+        per: Literal["run", "tree", "tenant"] = "run",
+        window: Duration | None = None,
+        on_exceeded: Literal["wait", "fail"] = "wait",
+    ) -> None:
+        """Declare a budget: how much durable functions may spend with `ctx.spend(name, amount)`.
+
+        Args:
+            name: The budget's name, such as `"usd"` or `"tokens"`.
+            limit: What may be spent, from 0 to 999,999,999, with up to nine decimal places.
+            per: What shares the limit: each `"run"`, each `"tree"` (a run with its children), or each `"tenant"`.
+            window: Start again from 0 in each window of this length, such as `timedelta(days=1)`: windows begin at
+                multiples of their length since 1970, so days begin at midnight UTC.
+            on_exceeded: What happens to a run that has spent more: it waits until the budget is raised or the window
+                ends, or `ctx.spend` raises `BudgetExceeded`.
+        """
+        self.registry.budgets.declare(name, limit, per, window, on_exceeded)
 
     def queue(
         self,

@@ -31,6 +31,7 @@ HoldfastError
 ├── MessageNotFound               the run has no such message that was set aside
 ├── RunFinished                   the run has finished; the operation needs an unfinished one
 ├── RunStarted                    the run has started
+├── BudgetExceeded                the run has spent more than a budget allows
 ├── RunFailed                     the awaited run failed
 │   └── GateRejected              a gate that a durable function opened was rejected
 ├── RunCancelled                  the awaited run was cancelled
@@ -49,6 +50,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
 
@@ -216,6 +218,25 @@ class RunStarted(HoldfastError):
 
 class RunFinished(HoldfastError):
     """The run has finished, but the operation needs an unfinished one."""
+
+
+class BudgetExceeded(HoldfastError):
+    """The run has spent more than a budget with `on_exceeded="fail"` allows.
+
+    What it has spent is recorded. Not retried, unless the task's retry policy names it: an operator raises the budget,
+    then retries the run.
+    """
+
+    def __init__(
+        self, message: str, budget: str = "", spent: Decimal | None = None, limit: Decimal | None = None
+    ) -> None:
+        super().__init__(message)
+        self.budget = budget
+        """The name of the budget."""
+        self.spent = spent
+        """What was spent of it."""
+        self.limit = limit
+        """What it allows."""
 
 
 class RunFailed(HoldfastError):

@@ -31,7 +31,7 @@ ENQUEUE = {
     "add_keys", "find_keys", "take_expired_keys", "redirect_keys", "add_runs", "add_new_runs", "hold_successors",
     "find_unique_holders", "find_existing",
     "read_identity", "read_turns", "add_nodes", "add_edges", "add_metadata", "add_lanes", "list_lanes",
-    "mark_lanes_limited", "add_limits", "upsert_watcher", "delete_watcher",
+    "mark_lanes_limited", "add_limits", "add_budgets", "upsert_watcher", "delete_watcher",
 }  # fmt: skip
 HOLDING = {
     "mark_quarantined", "release_held_runs", "pick_retired_lanes", "mark_lanes_used", "mark_lanes_unused",

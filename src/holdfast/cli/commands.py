@@ -2,6 +2,7 @@
 
 from holdfast.cli import (  # noqa: F401
     actions,
+    budgets,
     check,
     completion,
     dashboard,

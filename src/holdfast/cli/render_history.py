@@ -193,6 +193,17 @@ def _nothing(_value: Any) -> str:
     return ""
 
 
+def _spent(value: Any) -> str:
+    """Say what a run or a step has spent of budgets."""
+    found = value if isinstance(value, list) else []
+    return ", ".join(f"{each['amount']} {each['budget']}, {each['spent']} of {each['limit']}" for each in found)
+
+
+def _left(value: Any) -> str:
+    found = value if isinstance(value, list) else []
+    return ", ".join(f"{each['spent']} of {each['limit']} spent" for each in found)
+
+
 _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "slept": _nothing,
     "timeout": lambda _: "timed out",
@@ -211,6 +222,13 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "adjust": _nothing,
     "permit": lambda takes: ", ".join(f"cost {take[1] if take[3] is None else take[3]:,}" for take in takes or ()),
     "set": _nothing,
+    "spend": _spent,
+    "spent": _spent,
+    "left": _left,
+    "budget": lambda _: "has room",
+    "exceeded": lambda found: (
+        f"exceeded: {found['spent']} of {found['limit']} spent" if isinstance(found, dict) else ""
+    ),
     "reply": _nothing,
     "refused": _nothing,
     "undo": _nothing,
@@ -248,6 +266,8 @@ def _what(wait: WaitInfo) -> str:
         return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
     if wait.kind == "limit":
         return f"limit {wait.name}"
+    if wait.kind == "budget":
+        return f"budget {wait.name}"
     return f"event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}")
 
 

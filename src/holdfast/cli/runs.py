@@ -206,6 +206,7 @@ def _show_details(details: RunDetails, parent: str | None) -> None:
             ("waiting for", _waits(details)),
             ("set aside", _set_aside(details)),
             ("values", _values(details)),
+            ("spent", ", ".join(f"{amount:,f} {name}" for name, amount in details.spent.items()) or None),
             ("asks", _asks(details)),
             ("retrying", _retrying(details)),
             ("progress", _progress(info.progress)),

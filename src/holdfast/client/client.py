@@ -7,6 +7,7 @@ Blocking; the `a…` methods of the public API call it in a thread. Creating run
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Literal, Unpack
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from holdfast.client.results import RunResults
 from holdfast.client.run_creator import RunCreator
 from holdfast.client.streams import RunStreams
 from holdfast.errors import ConfigError
+from holdfast.model.budget import from_units
 from holdfast.model.codec import encode
 from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
@@ -96,6 +98,10 @@ class Client:
         """Return the permits that a step needs."""
         return self.creator.step_permits(step)
 
+    def check_budget(self, name: str) -> None:
+        """Raise ConfigError unless the application declares this budget."""
+        self._registry.budgets.check(name)
+
     def new_child_graph(self, graph: CompiledGraph, result: str | None, tenant: str | None) -> tuple[NewRun, NewGraph]:
         """Build the rows of a graph that a durable function of a run of this tenant submits."""
         run = self.graphs.graph_run(graph, result)
@@ -124,6 +130,11 @@ class Client:
         """Return the handle of a run by its id alone. Raises RunNotFound."""
         found = run_id(id)
         return Run(found, self.info(found).task, self)
+
+    def spent(self, id: UUID) -> dict[str, Decimal]:
+        """Return what a run has spent, by budget."""
+        found = self.store.budgets.spending([str(id)]).get(str(id), {})
+        return {budget: from_units(units) for budget, units in found.items()}
 
     def runs(self, **options: Unpack[PageOptions]) -> Page:
         return self.results.reader.full_page(**options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from uuid import UUID
@@ -382,6 +383,15 @@ class Run(Generic[R_co]):
     async def avalues(self) -> dict[str, Any]:
         """Return the values that the run publishes. The awaitable form of `values`."""
         return await run_in_thread(self._client.interaction.values, self.id)
+
+    def spent(self) -> dict[str, Decimal]:
+        """Return what the run has spent with `ctx.spend`, by budget: itself, without its children, in all windows."""
+        reject_in_event_loop("spent")
+        return self._client.spent(self.id)
+
+    async def aspent(self) -> dict[str, Decimal]:
+        """Return what the run has spent. The awaitable form of `spent`."""
+        return await run_in_thread(self._client.spent, self.id)
 
     @overload
     def get(

@@ -28,6 +28,7 @@ from holdfast.store import NewRun, Store
 from holdfast.store.age_priority import AGE, Age
 from holdfast.store.hooks import HOOKS
 from holdfast.store.limits import encode_permits
+from holdfast.task.declared_budgets import DeclaredBudget
 from holdfast.task.declared_limits import DeclaredLimit, NeededPermit
 from holdfast.task.options import Declaration, Options
 from holdfast.task.registry import Registry
@@ -62,7 +63,7 @@ class RunCreator:
     def bind(self, store: Store) -> None:
         """Insert into this store from now on."""
         self._store = store
-        self._declared: set[DeclaredLimit] = set()
+        self._declared: set[DeclaredLimit | DeclaredBudget] = set()
         self._batcher = EnqueueBatcher(self._insert)
 
     # Enqueue
@@ -284,13 +285,18 @@ class RunCreator:
             )
 
     def declare_limits(self) -> None:
-        """Store the declared limits that the database doesn't know yet, because no worker has started."""
+        """Store the declared limits and budgets that the database doesn't know yet, because no worker has started."""
         new = [limit for limit in list(self._registry.limits.by_name.values()) if limit not in self._declared]
         if new:
             rows = ((limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in new)
             self._store.limits.declare(rows, overwrite=False)
             if not self._store.database.in_user_transaction():  # The caller may roll back.
                 self._declared.update(new)
+        budgets = [budget for budget in list(self._registry.budgets.by_name.values()) if budget not in self._declared]
+        if budgets:
+            self._store.budgets.declare(budgets, overwrite=False)
+            if not self._store.database.in_user_transaction():
+                self._declared.update(budgets)
 
 
 def _stored_options(

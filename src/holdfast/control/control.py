@@ -6,6 +6,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from holdfast.control.budgets import BudgetControl
 from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
 from holdfast.control.events import EventControl
@@ -54,6 +55,7 @@ class Control:
         self.schedules = ScheduleControl(store)
         self.workers = WorkerControl(store)
         self.limits = LimitControl(store)
+        self.budgets = BudgetControl(store)
         self.whys = Explainer(store)
         self.upkeep = Maintenance(store)
         self.tasks = TaskControl(known)

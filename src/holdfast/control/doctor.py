@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast.control import health_checks
+from holdfast.control.budgets import check_budgets
 from holdfast.control.health_checks import Finding
 from holdfast.control.pauses import PauseControl
 from holdfast.control.schedules import ScheduleControl
@@ -57,6 +58,7 @@ class Doctor:
         if not tables:
             checks |= self._server_checks if self._store.health.on_postgres else self._file_checks
             checks |= {"workers and runs": self._work, "unknown tasks": self._lanes, "corrupt rows": self._rows}
+            checks["budgets"] = lambda: check_budgets(self._store)
             checks["retention"] = self._retention
         self._registry.load()
         if self._registry.names():

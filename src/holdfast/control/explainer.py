@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.budgets import describe_budget
 from holdfast.control.events import emit_command
 from holdfast.control.graphs import complete_command
 from holdfast.control.limits import decode_key, format_counter
@@ -39,7 +40,7 @@ MAX_RECENT_EVENTS = 1000
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
-    concurrency, limit, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, no_label,
+    concurrency, limit, budget, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, no_label,
     unhealthy, busy, or next."""
 
     code: str
@@ -162,6 +163,11 @@ class Explainer:
         for stored, wait in zip(rows, waits_of(rows), strict=True):
             if wait.kind == "limit":
                 yield self._step_limit_reason(stored, scope)
+                continue
+            if wait.kind == "budget":
+                text, data = describe_budget(self._store, stored.target)
+                until = "" if wait.due_at is None else f", or until its window ends at {_time(wait.due_at)}"
+                yield Reason("budget", f"waiting for {text}{until}", data | {"until": wait.due_at})
                 continue
             reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
             if wait.kind == "children":

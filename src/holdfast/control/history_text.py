@@ -117,5 +117,7 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "drift": _describe_drift,
     "sent": _describe_sent,
     "updated": lambda data: ", ".join(_CHANGED.get(str(name), str(name)) for name in data.get("changed") or ()),
+    "budget_exceeded": lambda data: f"{data.get('budget')}: {data.get('spent')} of {data.get('limit')} spent",
+    "budget_raised": lambda data: f"{data.get('budget')} to {data.get('limit')}",
     "set_aside": lambda data: f"message {data.get('message')} on topic {data.get('topic')}",
 }

@@ -19,7 +19,7 @@ from holdfast.store.run_tree import parse_spawn_key
 RetryMode = Literal["none", "start", "resume", "rewind", "undo", "graph"]
 RetryReason = Literal["failed", "timed_out", "undone", "not_undone", "repeated", "depends"]
 
-_NOT_SHOWN = ("write", "set", "withdrawn", "undone", "now", "random", "uuid")
+_NOT_SHOWN = ("write", "set", "spend", "spent", "left", "budget", "withdrawn", "undone", "now", "random", "uuid")
 _TEXTS = {
     "slept": "sleeps again",
     "event": "the event is received again",

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Literal, Unpack
 from uuid import UUID
 
 import msgspec
 
+from holdfast.control.budgets import spent_by
 from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
 from holdfast.control.interaction import InteractionControl, PendingAsk, ValueInfo
@@ -111,6 +113,8 @@ class RunDetails(msgspec.Struct, frozen=True):
     """The values that it publishes, by name."""
     asks: list[PendingAsk] = msgspec.field(default_factory=list)
     """The first asks that it hasn't answered, in order of arrival."""
+    spent: dict[str, Decimal] = msgspec.field(default_factory=dict)
+    """What it has spent with `ctx.spend`, by budget."""
     full_limit: str | None = None
     """The limit, with its key, that the run is parked on."""
     more_history: int = 0
@@ -238,6 +242,7 @@ class RunControl:
             children=[child_of(row, self._store.payloads) for row in children[:MAX_CHILDREN]],
             set_aside=self._set_aside(row, history, payloads.view),
             values=[] if row.kind else self._interaction.values(id),
+            spent={} if row.kind else spent_by(self._store, str(id)),
             asks=[] if row.kind else self._interaction.pending(id),
             more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.budgets import awaited_budget
 from holdfast.control.limits import format_counter
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.asks import asked_name
@@ -100,10 +101,10 @@ class WaitInfo(msgspec.Struct, frozen=True):
     """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
 
     key: str
-    kind: Literal["sleep", "event", "message", "ask", "children", "limit"]
+    kind: Literal["sleep", "event", "message", "ask", "children", "limit", "budget"]
     name: str | None
     """The event, the topic, the ask (None for asks of all names), the name of the sleep, the task of the children, or
-    the limit and its key."""
+    the limit and its key, or the budget."""
     pending: int | None
     """The number of unfinished children, or the cost of the step that waits for a limit."""
     since: datetime
@@ -292,6 +293,8 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
 def _kind(row: WaitRow) -> str:
     if row.key.startswith("$limit:"):
         return "limit"
+    if row.key.startswith("$budget:"):
+        return "budget"
     return "ask" if asked_name(row.target) is not None else row.kind
 
 
@@ -304,6 +307,8 @@ def _event(row: WaitRow) -> tuple[str | None, str | None]:
 def _awaited(row: WaitRow) -> str | None:
     if row.key.startswith("$limit:"):
         return format_counter((row.target or "").removeprefix(STEP_TARGET))
+    if row.key.startswith("$budget:"):
+        return awaited_budget(row.target)
     if row.kind == "event" and (name := _event(row)[1]) is not None:
         return name
     if row.kind == "message":

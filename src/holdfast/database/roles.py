@@ -32,11 +32,11 @@ _LOOKS_HASHED = re.compile(r"[0-9a-f]{16}")
 _WORK = {
     "runs": _ALL, "keys": _ALL, "lanes": _ALL, "workers": _ALL, "checkpoints": _ALL, "waits": _ALL, "events": _ALL,
     "messages": _ALL, "metadata": _ALL, "run_values": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
-    "tallies": _ALL,
+    "budget_totals": _ALL, "tallies": _ALL,
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "logs": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
-    "limit_settings": "select, insert, update", "schedules": _ALL,
+    "limit_settings": "select, insert, update", "budgets": "select, insert, update", "schedules": _ALL,
     "queues": "select", "pauses": "select, update, delete", "meta": "select",
     "langgraph_checkpoints": _ALL, "langgraph_values": _ALL, "langgraph_writes": _ALL,
 }  # fmt: skip
@@ -62,6 +62,7 @@ _ENQUEUE = {
     "edges": "insert",
     "metadata": "insert",
     "limit_settings": "select, insert",
+    "budgets": "select, insert",
     "workers": "select (session, idle, lease_until, wake_channel, wake_group)",
     "watchers": _ALL,
 }

@@ -45,6 +45,9 @@ class ClientServices(Protocol):
     def step_permits(self, step: Step) -> str | None:
         """Return the permits that a step needs, as `WaitCommand` takes them; None if it needs none."""
 
+    def check_budget(self, name: str) -> None:
+        """Raise ConfigError unless the application declares this budget."""
+
     def pack(self, text: str, context: PayloadContext, what: str) -> str:
         """Return a JSON payload as it is stored in this place."""
 

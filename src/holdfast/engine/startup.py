@@ -60,6 +60,7 @@ class Startup:
         components.store.limits.declare(
             (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in self._registry.limits
         )
+        components.store.budgets.declare(self._registry.budgets)
         components.scheduler.declare()
 
     def start_loops(self, *, drain: bool) -> None:

@@ -46,6 +46,10 @@ KINDS: dict[str, str] = {
     "concluded_early": "the gate was completed or rejected before it opened; data has who did it, and the outcome",
     "step_retrying": "a try of a step failed, and the step is tried again in the same attempt; data has the step, the"
     " try, its arguments, the error, and when the next try starts",
+    "budget_exceeded": "the run has spent more than a budget allows, and waits or fails; data has the budget, what it"
+    " allows and what was spent",
+    "budget_raised": "the run has room in the budget again; data has the budget, what it allows now and, if known, who"
+    " raised it",
     "drift": "a replay called recorded steps with other arguments or under another name, so they ran again; data"
     " has the recorded ones",
     "let_go": "the worker stopped the code of a run that had already ended",

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.errors import (
+    BudgetExceeded,
     Fatal,
     PayloadError,
     PayloadUnreadable,
@@ -117,13 +118,15 @@ def _longest_delay(exceptions: Iterable[BaseException]) -> int | None:
 def _may_retry(retry: Retry, exception: BaseException) -> bool:
     """Return whether the policy allows a retry.
 
-    The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again.
+    The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again. A budget
+    stays exceeded until an operator raises it.
     """
     if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
         named = retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
         return named and retry.accepts(exception)
-    if isinstance(exception, WaitTimeout):
-        return retry.names(WaitTimeout) and retry.accepts(exception)
+    if isinstance(exception, WaitTimeout | BudgetExceeded):
+        kind = WaitTimeout if isinstance(exception, WaitTimeout) else BudgetExceeded
+        return retry.names(kind) and retry.accepts(exception)
     return retry.retryable(exception)
 
 

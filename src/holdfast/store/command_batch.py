@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import TooLarge
 from holdfast.model.metadata import check_metadata_size, metadata_items
+from holdfast.store.budgets import Spending
 from holdfast.store.commands import (
     RUN_LOST,
     AdjustCommand,
@@ -28,6 +29,7 @@ from holdfast.store.commands import (
     SetAsideCommand,
     SetCommand,
     SpawnCommand,
+    SpendCommand,
     WaitCommand,
     WaitOutcome,
     WaitRegistered,
@@ -76,7 +78,7 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, 
     Return a function that returns the replies by the position of their commands.
     """
     numbered = {
-        (command.token.run, command.n): (at, command)
+        (command.token.run, command.recorded_as[0] if isinstance(command, SpendCommand) else command.n): (at, command)
         for at, command in enumerate(commands)
         if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand | FailedTryCommand)
         and command.n is not None
@@ -94,7 +96,8 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, 
         found: dict[int, Reply] = {}
         for run, n, key, fence, kind, value in recorded():
             at, command = numbered[str(run), n]
-            if (key, fence) == (command.key, command.token.fence):
+            wanted = command.recorded_as[1] if isinstance(command, SpendCommand) else command.key
+            if (key, fence) == (wanted, command.token.fence):
                 found[at] = decode_outcome(kind, value) if isinstance(command, WaitCommand) else Written(value)
         return found
 
@@ -114,6 +117,8 @@ class CommandBatch:
         self._runs: dict[str, LockedRun] = {}
         self._checkpoints: list[NewCheckpoint] = []
         self._woken: set[str] = set()
+        self._spending: Spending | None = None
+        self._ended: list[int] = []  # commands that are carried out although their run was ended from outside
 
     def write(self) -> list[Reply]:
         """Carry out all commands, if the session's lease is valid; return a reply for each."""
@@ -126,6 +131,9 @@ class CommandBatch:
             self._emitted = lock_events(self._tx, events)
         new = {emit.target for _, emit in self._unanswered(EmitCommand)} - self._emitted.keys()
         waiters, more = find_waiters(self._tx, new)
+        budget_waits = [wait for _, wait in self._unanswered(WaitCommand) if wait.kind == "budget"]
+        if budget_waits or any(isinstance(command, SpendCommand) for command in self._commands):
+            self._spending = Spending(self._tx, budget_waits)
         self._lock_runs(waiters)
         if not is_alive():
             return [RUN_LOST] * len(self._commands)
@@ -133,6 +141,8 @@ class CommandBatch:
         self._record()
         self._answer()
         self._withdraw()
+        if self._spending is not None:
+            self._spend(self._spending)
         self._wait()
         self._spawn()
         self._enqueue()
@@ -167,8 +177,17 @@ class CommandBatch:
         self._runs, self._replies = locked(), replies()
         for at, command in enumerate(self._commands):
             run = self._runs.get(command.token.run)
-            if at not in self._replies and (run is None or not run.belongs_to(self._session, command.token.fence)):
+            if at in self._replies or (run is not None and run.belongs_to(self._session, command.token.fence)):
+                continue
+            if run is not None and self._is_spent_by_undone_step(command, run):
+                self._ended.append(at)
+            else:
                 self._replies[at] = RUN_LOST
+
+    def _is_spent_by_undone_step(self, command: Command, run: LockedRun) -> bool:
+        """Return whether a run was ended from outside during a step that is recorded all the same, to be undone."""
+        is_own = run.session == self._session and run.fence == command.token.fence and run.ending is not None
+        return is_own and isinstance(command, SpendCommand) and command.record is not None and bool(command.record.undo)
 
     def _reply(self, at: int, command: Any, kind: str, value: str | None) -> None:
         self._checkpoints.append(outcome_checkpoint(command, kind, value))
@@ -235,6 +254,22 @@ class CommandBatch:
         for run, topic in self._tx.execute("return_messages", rows=json_rows(receivers)) if receivers else []:
             deliver_message(self._tx, str(run), topic)
 
+    def _spend(self, spending: Spending) -> None:
+        """Add what runs spend to the counters of their budgets, with the checkpoints of the steps that spent it."""
+        spends = self._unanswered(SpendCommand)
+        waits = [wait for _, wait in self._unanswered(WaitCommand) if wait.kind == "budget"]
+        records = spending.add(
+            [(command, self._runs[command.token.run]) for _, command in spends],
+            [(wait, self._runs[wait.token.run]) for wait in waits],
+        )
+        for (at, command), value in zip(spends, records, strict=True):
+            n, key = command.recorded_as
+            if command.record is not None:
+                self._checkpoints.append(command.record)
+            self._checkpoints.append(NewCheckpoint(*command.token, n, key, command.kind, value))
+            self._replies[at] = Written(value)
+        self._replies.update(dict.fromkeys(self._ended, RUN_LOST))
+
     def _set_aside(self) -> None:
         """Set messages aside and supersede the outcomes of their waits, which may be checkpoints of this batch."""
         for at, command in self._unanswered(SetAsideCommand):
@@ -266,14 +301,30 @@ class CommandBatch:
                     resolved.append(wait)
         if resolved:
             self._tx.queue("delete_waits_by_key", rows=json_rows(map(_wait_key, resolved)))
+        if self._spending is not None:
+            stopped = [wait for _, wait, _ in new if wait.kind == "budget"]
+            stopped += [wait for at, wait in waits if _is_exceeded(self._replies.get(at))]
+            self._spending.add_history(self._session, [(wait, self._runs[wait.token.run]) for wait in stopped])
         if new:
-            added = self._tx.execute("add_waits", rows=json_rows(_wait_row(wait, pending) for _, wait, pending in new))
+            rows = json_rows(self._wait_row(wait, pending) for _, wait, pending in new)
+            added = self._tx.execute("add_waits", rows=rows)
             due = {(str(run), key): due_in for run, key, due_in in added}
             self._replies.update((at, WaitRegistered(due.get((wait.token.run, wait.key)))) for at, wait, _ in new)
+
+    def _wait_row(self, wait: WaitCommand, pending: int | None) -> dict[str, Any]:
+        row = {
+            **_wait_key(wait), "kind": wait.kind, "target": wait.target, "eager": wait.eager, "pending": pending,
+            "due_at": wait.due_at, "delay": wait.delay,
+        }  # fmt: skip
+        if wait.kind == "budget" and self._spending is not None:
+            row |= self._spending.wait_row(wait, self._runs[wait.token.run])
+        return row
 
     def _look_up(self, wait: WaitCommand) -> tuple[WaitOutcome | None, int | None]:
         """Return the outcome that a wait has at once, or how many children it has to wait for."""
         run = wait.token.run
+        if wait.kind == "budget" and self._spending is not None:
+            return self._spending.check(wait, self._runs[run]), None
         if wait.kind == "event" and wait.target in self._emitted:
             return WaitOutcome("event", self._emitted[wait.target]), None
         if wait.kind == "message":
@@ -453,15 +504,12 @@ class CommandBatch:
             self._tx.execute("delete_history_entries", rows=json_rows(replaced))
 
 
+def _is_exceeded(reply: Reply | None) -> bool:
+    return isinstance(reply, WaitOutcome) and reply.kind == "exceeded"
+
+
 def _wait_key(command: WaitCommand | WithdrawCommand | NewCheckpoint) -> dict[str, Any]:
     return {"run": command.token.run, "generation": command.token.generation, "key": command.key}
-
-
-def _wait_row(wait: WaitCommand, pending: int | None) -> dict[str, Any]:
-    return {
-        **_wait_key(wait), "kind": wait.kind, "target": wait.target, "eager": wait.eager, "pending": pending,
-        "due_at": wait.due_at, "delay": wait.delay,
-    }  # fmt: skip
 
 
 def _child_row(

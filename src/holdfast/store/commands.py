@@ -77,11 +77,13 @@ class WaitCommand(msgspec.Struct):
     outcome is that they are taken, which isn't recorded. An eager wait for children ends with the
     first that fails. `n` is the number of its checkpoint, which is taken when the command is submitted.
     `answer`: the answer to an ask, which becomes durable with the wait for the next one.
+
+    A wait of kind `budget` is for room in the budget `name`; its outcome is `budget`, or `exceeded` and by what.
     """
 
     token: RunToken
     key: str
-    kind: Literal["sleep", "event", "message", "children", "limit"]
+    kind: Literal["sleep", "event", "message", "children", "limit", "budget"]
     target: str | None = None
     tenant: str | None = None
     name: str | None = None
@@ -237,6 +239,35 @@ class AdjustCommand(msgspec.Struct):
     value: str
 
 
+class Spend(NamedTuple):
+    """An amount of a budget, in billionths."""
+
+    budget: str
+    amount: int
+
+
+class SpendCommand(msgspec.Struct):
+    """Add to the counters of budgets what a run spends. The reply is what each spend found, as JSON text.
+
+    `kind`: that of the checkpoint. What a step has spent comes with `record`, its own checkpoint, in the same
+    transaction; `marker` is then the number under which the spends are recorded, `marker_key` their key.
+    """
+
+    token: RunToken
+    n: int
+    key: str
+    spends: Sequence[Spend]
+    kind: Literal["spend", "left", "spent"] = "spend"
+    record: NewCheckpoint | None = None
+    marker: int = 0
+    marker_key: str = ""
+
+    @property
+    def recorded_as(self) -> tuple[int, str]:
+        """The number and the key of the checkpoint that has the reply."""
+        return (self.n, self.key) if self.record is None else (self.marker, self.marker_key)
+
+
 class MarkUndosCommand(msgspec.Struct):
     """Mark that the run may have compensations from now on."""
 
@@ -261,14 +292,15 @@ class FailedTryCommand(msgspec.Struct):
 Command: TypeAlias = (
     NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
     | WriteCommand | ProgressCommand | AnnotateCommand | SetCommand | ReplyCommand | MarkUndosCommand | FailedTryCommand
-    | LimitedStepCommand | AdjustCommand
+    | LimitedStepCommand | AdjustCommand | SpendCommand
 )  # fmt: skip
 
 
 class WaitOutcome(NamedTuple):
     """How a wait was resolved: kind (`due`, `event`, `message`, `children` or `failed`) and value.
 
-    For a step that wants permits: `permit` and when they were taken, or `refused` and why."""
+    For a step that wants permits: `permit` and when they were taken, or `refused` and why. For a run that has spent
+    more than its budget: `budget` once there is room, or `exceeded` and by what."""
 
     kind: str
     value: str | None
@@ -327,7 +359,7 @@ def payload_size(command: Command | NewStepCheckpoint) -> int:
     """Estimate the payload bytes of a command."""
     if isinstance(command, NewCheckpoint | NewStepCheckpoint):
         return 0 if command.value is None else len(command.value)
-    if isinstance(command, LimitedStepCommand):
+    if isinstance(command, LimitedStepCommand | SpendCommand):
         return 0 if command.record is None else payload_size(command.record)
     if isinstance(command, SpawnCommand):
         return sum(len(run.args) for run in command.runs())

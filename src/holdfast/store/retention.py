@@ -75,8 +75,9 @@ class Retention(StoreModule):
         return self._transaction("housekeeping", work)
 
     def prune_limits(self) -> bool:
-        """Delete a batch of unused counters of limits; return whether there may be more."""
-        return len(self._execute("housekeeping", "prune_counters")) == MAX_BATCH_ROWS
+        """Delete a batch of unused counters of limits and budgets; return whether there may be more."""
+        counters = self._execute("housekeeping", "prune_counters")
+        return MAX_BATCH_ROWS in (len(counters), len(self._execute("housekeeping", "prune_spending")))
 
     # For operators
 
@@ -161,7 +162,7 @@ def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
         rows = id_rows(deleted)
         for statement in (
             "delete_history", "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges",
-            "delete_metadata", "delete_logs", "delete_values",
+            "delete_metadata", "delete_logs", "delete_values", "delete_spending",
         ):  # fmt: skip
             tx.execute(statement, rows=rows)
         delete_own_threads(tx, rows)

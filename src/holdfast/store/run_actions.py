@@ -41,7 +41,7 @@ from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
 
 MAX_SHOWN_STEPS = 20
 
-_NOT_COPIED = ("write", "undone", "set")
+_NOT_COPIED = ("write", "undone", "set", "exceeded")
 
 
 class RunChanges(NamedTuple):

@@ -26,10 +26,12 @@ MAX_TRIES = 1000
 
 _KINDS_WITH_PLAIN_DATA = (
     "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
-    "set_aside", "quarantined", "worker_lost", "paused", "unpaused", "updated",
+    "set_aside", "quarantined", "worker_lost", "paused", "unpaused", "updated", "budget_exceeded", "budget_raised",
 )  # fmt: skip
 """History kinds whose data isn't an error."""
-_WITHIN_ATTEMPTS = ("drift", "step_retrying", "sent", "set_aside", "paused", "unpaused")
+_WITHIN_ATTEMPTS = (
+    "drift", "step_retrying", "sent", "set_aside", "paused", "unpaused", "budget_exceeded", "budget_raised",
+)  # fmt: skip
 """History kinds that may be recorded before the end of their attempt, of which the start is derived."""
 _KINDS_ABOUT_STEPS = ("step_retrying", "restarted", "moved", "retried")
 

@@ -13,6 +13,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.store.access import LoginStore, TokenStore
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts
 from holdfast.store.attempts import AttemptStore, OutcomeStore
+from holdfast.store.budgets import BudgetStore
 from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
 from holdfast.store.graph_forks import GraphForks
@@ -80,6 +81,7 @@ class Store:
         self.asks = AskStore(context)
         self.limits = LimitStore(context)
         self.threads = ThreadStore(context)
+        self.budgets = BudgetStore(context)
 
         # Read them.
         self.outcomes = OutcomeStore(context)

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.database import Duplicate
 from holdfast.model.failure import cancellation_json
+from holdfast.store.budgets import wake_next
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
 from holdfast.store.module import StoreModule, Tx, column, id_rows, json_rows, time_left
@@ -24,7 +25,8 @@ NOT_STARTED = cancellation_json("not started in time")
 class DueTimes(NamedTuple):
     """What the timers have to do.
 
-    `scheduled`, `waits`, `deadlines`, `limits` and `starts`: microseconds until the next is due, None if there is none.
+    `scheduled`, `waits`, `deadlines`, `limits`, `starts` and `budgets`: microseconds until the next is due, None if
+    there is none.
     `held`, `queued`, `events`, `paused` and `tenants`: whether held runs, runs that wait for a unique name, waiters of
     an emitted event, paused runs in the ready index or pauses of tenants are left.
     """
@@ -39,10 +41,13 @@ class DueTimes(NamedTuple):
     starts: int | None
     paused: int | None = None
     tenants: int | None = None
+    budgets: int | None = None
 
     def next(self) -> int | None:
         """Return the microseconds until the next is due."""
-        return min((left for left in (*self[:3], self.limits, self.starts) if left is not None), default=None)
+        return min(
+            (left for left in (*self[:3], self.limits, self.starts, self.budgets) if left is not None), default=None
+        )
 
 
 class TimerStore(StoreModule):
@@ -51,7 +56,7 @@ class TimerStore(StoreModule):
     def due(self) -> DueTimes:
         """Return what is due, or when the next is. Changes nothing."""
         found = self._execute("poll", "read_due_times")[0]
-        scheduled, waits, deadlines, held, queued, events, limits, starts, paused, tenants, now = found
+        scheduled, waits, deadlines, held, queued, events, limits, starts, paused, tenants, budgets, now = found
         return DueTimes(
             scheduled=time_left(scheduled, now),
             waits=time_left(waits, now),
@@ -63,6 +68,7 @@ class TimerStore(StoreModule):
             starts=time_left(starts, now),
             paused=paused,
             tenants=tenants,
+            budgets=time_left(budgets, now),
         )
 
     def promote_due(self) -> int:
@@ -143,6 +149,10 @@ class TimerStore(StoreModule):
     def unpark_due(self) -> int:
         """Unpark runs of full limits whose check is due; return the number of counters."""
         return self._guard(lambda: self._transaction("housekeeping", unpark_due), "suspect_held")
+
+    def wake_budget_waiters(self) -> int:
+        """Wake the next runs that may continue because a budget was raised; return how many, at least 1 if one was."""
+        return self._guard(lambda: self._transaction("housekeeping", wake_next), "suspect_waiters")
 
     def _guard(self, work: Callable[[], T], suspects: str) -> T:
         """Do `work`. If a corrupt row breaks it, quarantine that run, one of `suspects`, and repeat it."""

@@ -201,6 +201,8 @@ def encode_outcome(kind: str, outcome: WaitOutcome) -> tuple[str, str | None]:
     """Return the checkpoint's kind and value for the outcome of a wait of this kind."""
     if kind == "sleep":
         return "slept", None
+    if kind == "budget":  # there is room, because the budget was raised or its period has ended
+        return ("exceeded", outcome.value) if outcome.kind == "exceeded" else ("budget", None)
     if outcome.kind == "due":
         return "timeout", None
     if kind == "children":

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 from uuid import UUID
 
 from holdfast.errors import TaskError
+from holdfast.model.budget import BudgetStatus
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.task import operation_factory
@@ -473,6 +475,36 @@ class Context:
             BadArguments: `used` isn't a number from 0 to 999,999,999.
         """
         return self._executor.perform(operation_factory.adjust(limit, used))
+
+    def spend(self, budget: str, amount: Decimal | float) -> Coro[None]:
+        """Add what the run has spent to a budget.
+
+        The amount is recorded once, whatever crashes, and counts in any case. If more is spent than the budget allows
+        then, this waits until the budget is raised or its window ends, or fails, as the budget declares. So each run
+        exceeds a budget by at most one call. An amount of 0 waits for room before an expensive step.
+
+        Inside a step, the amount is recorded with the step's checkpoint, and the step waits or fails after that.
+
+        Args:
+            budget: A budget declared with `app.budget`.
+            amount: From 0 to 999,999,999, with up to nine decimal places.
+
+        Raises:
+            BudgetExceeded: More is spent than the budget allows, and it has `on_exceeded="fail"`.
+            ConfigError: The budget isn't declared.
+            BadArguments: The amount is negative, too large or not a number.
+        """
+        return self._executor.perform(operation_factory.spend(budget, amount))
+
+    def budget(self, name: str) -> Coro[BudgetStatus]:
+        """Return what a budget allows, what was spent of it and what is left, recorded so that a replay sees the same.
+
+        Example:
+            ```python
+            model = "large" if (await ctx.budget("usd")).left > 1 else "small"
+            ```
+        """
+        return self._executor.perform(operation_factory.read_budget(name))
 
     def set(self, name: str, value: Any) -> Coro[None]:
         """Set a value that the run publishes: `run.get(name)` reads it, `run.watch(name)` follows it.

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
+from holdfast.model.budget import Amount, to_units
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.codec import (
     DIGEST_VERSION,
@@ -367,6 +368,15 @@ def annotate(values: Mapping[str, Any]) -> operations.Annotate:
 def adjust(limit: str, used: float) -> operations.Adjust:
     name = check_name(limit, "the limit of ctx.adjust")
     return operations.Adjust(name, check_cost(used, f"ctx.adjust: what was used of limit {name}"))
+
+
+def spend(budget: str, amount: Amount) -> operations.SpendAmount:
+    name = check_name(budget, "the budget of ctx.spend")
+    return operations.SpendAmount(name, to_units(amount, f"ctx.spend: the amount of budget {name}"))
+
+
+def read_budget(budget: str) -> operations.ReadBudget:
+    return operations.ReadBudget(check_name(budget, "the budget of ctx.budget"))
 
 
 def set_value(name: str, value: Any) -> operations.SetValue:

@@ -212,6 +212,27 @@ class Adjust(msgspec.Struct):
         return f"$adjust:{self.limit}"
 
 
+class SpendAmount(msgspec.Struct):
+    """An amount of a budget, in billionths."""
+
+    budget: str
+    amount: int
+
+    @property
+    def base(self) -> str:
+        return f"$spend:{self.budget}"
+
+
+class ReadBudget(msgspec.Struct):
+    """A read of what is left of a budget."""
+
+    budget: str
+
+    @property
+    def base(self) -> str:
+        return f"$left:{self.budget}"
+
+
 class SetValue(msgspec.Struct):
     """A value that the run publishes, as JSON text."""
 
@@ -263,7 +284,7 @@ class Restart(msgspec.Struct):
 
 Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | ProgressReport | Write | Annotate | Adjust | SetValue | ReceiveAsk | ReplyAsk | Restart
+    | ProgressReport | Write | Annotate | Adjust | SpendAmount | ReadBudget | SetValue | ReceiveAsk | ReplyAsk | Restart
 )  # fmt: skip
 
 

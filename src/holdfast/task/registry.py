@@ -21,6 +21,7 @@ from holdfast.model.interactive import has_source_file, is_defined_interactively
 from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
+from holdfast.task.declared_budgets import DeclaredBudgets
 from holdfast.task.declared_limits import DeclaredLimits
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
@@ -49,6 +50,7 @@ class Registry:
             raise ConfigError(f"include must be a list of modules, not a str: use include=[{quoted(include)}]")
         self._unimported = [check_name(module, "a module in include") for module in include]
         self.limits = DeclaredLimits()
+        self.budgets = DeclaredBudgets()
         self.fair: dict[str, dict[str, int]] = {}
         """The fair queues, with their weights by tenant."""
         self.age_intervals: dict[str, int] = {}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
 from uuid import UUID
 
 from holdfast.errors import TaskError
+from holdfast.model.budget import BudgetStatus
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.task import operation_factory
@@ -274,6 +276,15 @@ class SyncContext:
     def adjust(self, limit: str, used: float) -> None:
         """Correct the cost of the last step, or else of the run, that has started with this limit."""
         self._executor.perform(operation_factory.adjust(limit, used))
+
+    def spend(self, budget: str, amount: Decimal | float) -> None:
+        """Add what the run has spent to a budget, as in `Context.spend`; wait or fail if that exceeds it."""
+        self._executor.perform(operation_factory.spend(budget, amount))
+
+    def budget(self, name: str) -> BudgetStatus:
+        """Return what a budget allows, what was spent of it and what is left, as in `Context.budget`."""
+        status: BudgetStatus = self._executor.perform(operation_factory.read_budget(name))
+        return status
 
     def set(self, name: str, value: Any) -> None:
         """Set a value that the run publishes, as in `Context.set`. `run.get(name)` reads it."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any, NoReturn, cast
 from uuid import UUID
@@ -21,6 +22,7 @@ from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.sync_executor import complete
 from holdfast.errors import AskRejected, ErrorInfo, TaskError
 from holdfast.model.asks import AskAnswer, ReceivedAsk, asked_name, decode_rejection, encode_envelope
+from holdfast.model.budget import from_units
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
@@ -74,6 +76,9 @@ class InMemoryRunFactory:
 
     def step_permits(self, step: Step) -> str | None:  # noqa: ARG002
         return None
+
+    def check_budget(self, name: str) -> None:
+        """Accept any budget: nothing declares them in memory."""
 
     def new_run(self, request: Request[Any], *, pack: bool = True) -> NewRun:  # noqa: ARG002
         run = NewRun(str(new_id()), request.declaration.queue, request.task, request.args, 0)
@@ -149,6 +154,7 @@ class SharedState:
         self.metadata: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
         self.replies: list[Any] = []
+        self.spent: dict[str, int] = {}
 
 
 class InMemoryExecutor:
@@ -247,11 +253,11 @@ class InMemoryExecutor:
 
     async def write(self, command: commands.Command | commands.NewStepCheckpoint) -> Any:
         shared = self.shared
+        if isinstance(command, commands.SpendCommand):
+            return self._spend(command)
         match command:
-            case commands.NewCheckpoint(kind="now"):
-                return str(shared.now)
             case commands.NewCheckpoint():
-                return command.value
+                return str(shared.now) if command.kind == "now" else command.value
             case commands.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
@@ -274,6 +280,15 @@ class InMemoryExecutor:
             case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
+
+    def _spend(self, command: commands.SpendCommand) -> str:
+        """Add up what is spent; no budget limits it."""
+        found, spent = [], self.shared.spent
+        for budget, amount in command.spends:
+            spent[budget] = spent.get(budget, 0) + amount
+            total = str(from_units(spent[budget]))
+            found.append({"budget": budget, "spent": total, "limit": None, "exceeded": False})
+        return encode(found)
 
     def _reply(self, answer: AskAnswer) -> None:
         if answer.answer == "reply":
@@ -398,6 +413,11 @@ class RecordedEffects:
     def values(self) -> dict[str, Any]:
         """The values set with `ctx.set`."""
         return dict(self._executor.shared.values)
+
+    @property
+    def spent(self) -> dict[str, Decimal]:
+        """What was spent with `ctx.spend`, by budget."""
+        return {budget: from_units(units) for budget, units in self._executor.shared.spent.items()}
 
     @property
     def replies(self) -> list[Any]:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from holdfast.engine.durable.resident import ResidentFunctions
     from holdfast.store import Store
 
+BUDGET_KEY = "$budget:"
+"""How the keys of waits for budgets begin."""
+
 ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
 ChildOutcome: TypeAlias = Sequence[Any]
 """How a child ended, as its parent reads it: id, state, result and error."""
@@ -83,8 +86,8 @@ class RecordedHistory:
 
     __slots__ = (
         "_consumed_to", "_loaded_waits", "_new_keys", "_occurrences", "_seen_to", "_undo_counts", "last_number",
-        "numbers", "open_waits", "permits", "replayed_to", "resolved_waits", "run_token", "unconsumed", "undone",
-        "withdrawn",
+        "numbers", "open_waits", "permits", "replayed_to", "resolved_waits", "run_token", "spent", "unconsumed",
+        "undone", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
@@ -102,6 +105,8 @@ class RecordedHistory:
         """The numbers of all recorded outcomes, in order."""
         self.permits: dict[str, str] = {}
         """What steps took of weighted limits, by the key of the record."""
+        self.spent: dict[str, str] = {}
+        """What steps have spent of budgets, by the key of the record."""
         self._undo_counts: dict[str, int] = {}
         self._occurrences: dict[str, int] = {}
         self._new_keys: dict[str, None] = {}  # In the order of the code.
@@ -122,6 +127,8 @@ class RecordedHistory:
             self.withdrawn.discard(wait.key)  # The code waits for it again since it withdrew the wait.
             if wait.key.startswith("$limit:"):
                 continue  # The step asks for its permits again, whether there may be room or not.
+            if wait.key.startswith(BUDGET_KEY):
+                wait.kind = "budget"  # stored as a wait for an event
             if wait.outcome is None:
                 self.open_waits[wait.key] = wait
             else:
@@ -135,6 +142,8 @@ class RecordedHistory:
             self._undo_counts[key] = self._undo_counts.get(key, 0) + 1
         elif checkpoint.kind == "permit":
             self.permits[key] = checkpoint.value or "[]"
+        elif checkpoint.kind == "spent":
+            self.spent[key] = checkpoint.value or "[]"
         elif checkpoint.kind == "withdrawn":  # An earlier outcome of the wait no longer counts: it was returned.
             self.withdrawn.add(key)
             self.unconsumed.pop(key, None)

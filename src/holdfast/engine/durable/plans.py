@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from holdfast.engine.durable import interaction
+from holdfast.engine.durable import budgets, interaction
 from holdfast.engine.durable.history import (
     ChildOutcome,
     Compensation,
@@ -146,7 +146,7 @@ class OperationPlans:
         "_is_replaying", "_joined_outcomes", "_limits", "_reader", "_reloads_spawned", "_spawned", "_step_record",
         "_timeouts", "_unused_numbers", "around_step", "claim", "client", "compensations", "has_undos", "has_waited",
         "history", "holds_permits", "next_number",
-        "on_event", "replay_only", "run_token", "steps_without_undo",
+        "on_event", "replay_only", "run_token", "step_spends", "steps_without_undo", "transactions",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +168,10 @@ class OperationPlans:
         """Whether the run has waited for something in this attempt, or was waiting when it was claimed."""
         self.holds_permits = False
         """Whether steps of this attempt have taken permits."""
+        self.step_spends: dict[str, list[commands.Spend]] = budgets.NOTHING
+        """What running steps have spent, by the name of the step in its scope."""
+        self.transactions: Collection[str] = ()
+        """The names of running transactions in their scopes."""
         self.compensations: list[Compensation] = []
         self.steps_without_undo: list[tuple[int, str]] = []
         """Numbers and keys of steps that were recorded with an undo and have none in the code now."""
@@ -212,11 +216,11 @@ class OperationPlans:
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
         current = current_scope.get()
-        inside = op.Write | op.ProgressReport | op.Adjust
+        inside = op.Write | op.ProgressReport | op.Adjust | op.SpendAmount
         if current is not None and current.step is not None and not isinstance(operation, inside):
             raise TaskError(
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
-                "body of the durable function (only write, progress and adjust work inside a step)"
+                "body of the durable function (only write, progress, adjust and spend work inside a step)"
             )
         return _PLANS[type(operation)](self, executor, operation)
 
@@ -242,7 +246,7 @@ class OperationPlans:
         self._unused_numbers.add(n)
         return n
 
-    def _raise(self, n: int, failure: BaseException) -> NoReturn:
+    def raise_recorded(self, n: int, failure: BaseException) -> NoReturn:
         """Raise a recorded failure in user code."""
         self._failures[n] = _reference(failure)
         raise failure
@@ -257,9 +261,11 @@ class OperationPlans:
             await executor.replay(recorded)
             if operation.limits is not None:
                 self.limits.replayed(key)
+            if history.spent:
+                await budgets.replay_step(self, executor, key)
             if recorded.kind == "failed":
                 failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
-                self._raise(recorded.n, failure)
+                self.raise_recorded(recorded.n, failure)
             return self._step_value(operation, recorded.n, key, recorded.value, recorded.undo)
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
@@ -271,14 +277,28 @@ class OperationPlans:
             operation = self.around_step(operation)
         result: StepResult = await executor.run_step(operation, key)
         record = self.step_record(key, result, operation.undo is not None)
-        await (self.limits.record(executor, key, record) if is_limited else executor.write(record))
+        await self._record_step(executor, key, record, is_limited=is_limited)
         self._is_replaying = False
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
-            self._raise(result.n, failure)
+            self.raise_recorded(result.n, failure)
         if operation.undo is None:
             return operation.function_info.decode(result.text or "null")
         return self._step_value(operation, result.n, key, result.text, 1)
+
+    async def _record_step(
+        self, executor: PlanExecutor, key: str, record: NewStepCheckpoint | NewCheckpoint, *, is_limited: bool
+    ) -> None:
+        """Record a step, with what it has spent; return its permits."""
+        spends = self.step_spends.pop(self.history.idempotency_name(key), None) if self.step_spends else None
+        if spends is None:
+            await (self.limits.record(executor, key, record) if is_limited else executor.write(record))
+            return
+        spent = await budgets.record_step(self, executor, key, record, spends)
+        if is_limited:
+            await self.limits.release(executor, key)
+        self._is_replaying = False
+        await budgets.wait_after_step(self, executor, key, spent)
 
     @property
     def limits(self) -> StepLimits:
@@ -324,17 +344,20 @@ class OperationPlans:
         if recorded is not None:
             await executor.replay(recorded)
             if recorded.kind == "failed":
-                self._raise(recorded.n, recorded_step_failure(operation.name, recorded.value or "", ()))
+                self.raise_recorded(recorded.n, recorded_step_failure(operation.name, recorded.value or "", ()))
             return operation.function_info.decode(recorded.value or "null")
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         if self.around_step is not None:
             operation = self.around_step(operation)
+        name = self.history.idempotency_name(key)
+        self.transactions = {*self.transactions, name}
         result: StepResult = await executor.run_transaction(operation, key)
+        self.transactions = {each for each in self.transactions if each != name}
         self._is_replaying = False
         if result.error is not None:
             await executor.write(self._failure_record(key, result, result.error))
-            self._raise(result.n, step_failure(operation.name, result.error, (), result.exception))
+            self.raise_recorded(result.n, step_failure(operation.name, result.error, (), result.exception))
         return operation.function_info.decode(result.text or "null")
 
     async def undo(self, executor: PlanExecutor, operation: op.Undo) -> Any:
@@ -488,7 +511,7 @@ class OperationPlans:
         n, ends = await self._join_children(executor, spawn, ChildRead(self, spawn), child=str(run.id))
         _, state, result, _ = ends[0]
         if state != "done":
-            self._raise(n, gate_failure(name, ends[0]))
+            self.raise_recorded(n, gate_failure(name, ends[0]))
         try:
             return decode_value(result or "null", operation.type or Any)
         except PayloadError as error:
@@ -595,7 +618,7 @@ class OperationPlans:
     def _child_result(self, n: int, child: str, end: ChildOutcome) -> Any:
         value = self._result_or_failure(child, end)
         if isinstance(value, RunFailed | RunCancelled):
-            self._raise(n, value)
+            self.raise_recorded(n, value)
         return value
 
     def _result_or_failure(self, child: str, end: ChildOutcome) -> Any:
@@ -702,6 +725,8 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Write: OperationPlans.write,
     op.Annotate: OperationPlans.annotate,
     op.Adjust: OperationPlans.adjust,
+    op.SpendAmount: budgets.spend,
+    op.ReadBudget: budgets.read_budget,
     op.Restart: OperationPlans.restart,
     op.SetValue: interaction.set_value,
     op.ReceiveAsk: interaction.receive_ask,

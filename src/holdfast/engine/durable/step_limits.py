@@ -77,15 +77,9 @@ class StepLimits:
         A step with a compensation is recorded before: that has to succeed even if its run was cancelled meanwhile.
         """
         plans = self._plans
-        takes = self._running.pop(plans.history.idempotency_name(key), [])
-        used = {take.counter: take.used for take in takes if take.used is not None}
         if isinstance(record, NewStepCheckpoint):
             record = record.to_checkpoint(plans.run_token.generation)
-        marker: NewCheckpoint | None = None
-        if takes:
-            value = encode([[take.counter, take.cost, take.taken_at, take.used] for take in takes])
-            n = plans.next_marker_number()
-            marker = NewCheckpoint(*plans.run_token, n, MARKER + key, "permit", value)
+        takes, used, marker = self._end(key)
         if record.undo:
             if marker is not None:
                 await executor.write(marker)
@@ -94,6 +88,25 @@ class StepLimits:
         else:
             await executor.write(commands.LimitedStepCommand(plans.run_token, record.n, key, key, record, marker, used))
         self._takes += takes
+
+    async def release(self, executor: PlanExecutor, key: str) -> None:
+        """Return the permits of a step that is recorded."""
+        takes, used, marker = self._end(key)
+        if marker is not None:
+            await executor.write(marker)
+        await executor.write(commands.LimitedStepCommand(self._plans.run_token, None, key, key, None, None, used))
+        self._takes += takes
+
+    def _end(self, key: str) -> tuple[list[Take], dict[str, int], NewCheckpoint | None]:
+        """Return what a step took, the costs that it has adjusted, and the record of both."""
+        plans = self._plans
+        takes = self._running.pop(plans.history.idempotency_name(key), [])
+        used = {take.counter: take.used for take in takes if take.used is not None}
+        if not takes:
+            return takes, used, None
+        value = encode([[take.counter, take.cost, take.taken_at, take.used] for take in takes])
+        n = plans.next_marker_number()
+        return takes, used, NewCheckpoint(*plans.run_token, n, MARKER + key, "permit", value)
 
     def replayed(self, key: str) -> None:
         """Note what a recorded step took."""

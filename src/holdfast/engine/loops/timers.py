@@ -64,6 +64,7 @@ class TimerLoop(Loop):
         started = timers.start_queued() if due.queued else 0
         changed += timers.release_held() if due.held or started else 0
         changed += timers.unpark_due() if _is_due(due.limits) else 0
+        changed += timers.wake_budget_waiters() if _is_due(due.budgets) else 0
         changed += self._store.pauses.release_resumed() if due.tenants else 0
         if due.paused or due.tenants:
             self._store.pauses.hold_ready()

@@ -8,7 +8,7 @@ update {schema}runs set state = 'ready', due_at = null, ready_at = due_at, turn 
 returning id, {notify_workers}
 
 -- name: read_due_times
--- Read when the next run, wait, deadline, limit and start is due, whether held or queued runs, waiters of events, paused
+-- Read when the next run, wait, deadline, limit, start and budget is due, whether held or queued runs, waiters of events, paused
 -- runs in the ready index or pauses of tenants are left, and the time. No locks. The difference is computed in Python,
 -- where a corrupt time can't overflow.
 select (select min(due_at) from {schema}runs where state = 'scheduled'),
@@ -20,7 +20,8 @@ select (select min(due_at) from {schema}runs where state = 'scheduled'),
     (select min(look_at) from {schema}limits where look_at is not null),
     (select min(start_by) from {schema}runs where start_by is not null and started_at is null and finished_at is null),
     (select 1 from {schema}runs where paused_at is not null and paused_at > 0 and state = 'ready' and held is null limit 1),
-    (select 1 from {schema}pauses where kind = 'tenant' limit 1), {now}
+    (select 1 from {schema}pauses where kind = 'tenant' limit 1),
+    (select min(check_at) from {schema}budgets where check_at is not null), {now}
 
 -- name: pick_overdue_runs
 -- Pick unfinished runs past their deadline, and their parents, in small batches.

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.control.history_text import describe_entry, entry_label
+from holdfast.model.budget import format_amount
 from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
@@ -25,6 +26,7 @@ SECTIONS = (
     ("events", "/events", "Events", "all_tasks"),
     ("schedules", "/schedules", "Schedules", "all_tenants"),
     ("limits", "/limits", "Limits", "all_tenants"),
+    ("budgets", "/budgets", "Budgets", "all_tenants"),
     ("workers", "/workers", "Workers", "all_tenants"),
     ("tokens", "/tokens", "Tokens", "administer"),
 )
@@ -55,6 +57,8 @@ NOTICES = {
     "polled-soon": "The trigger will be polled soon.",
     "schedule-created": "The schedule was created.",
     "limit-set": "The limit was set.",
+    "budget-set": "The budget was set.",
+    "budget-reset": "The budget was reset.",
     "limit-reset": "The limit was reset to what the code declares.",
     "schedule-deleted": "The schedule was deleted.",
     "schedule-changed": "The schedule was changed.",
@@ -92,7 +96,7 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ago=formats.ago, duration=formats.duration, utc=formats.utc, json_text=formats.json_text,
+    ago=formats.ago, duration=formats.duration, amount=format_amount, utc=formats.utc, json_text=formats.json_text,
     short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
     arguments_line=arguments_line, run_ids=formats.run_ids, entry_label=entry_label, entry_details=describe_entry,
     queue=lambda name: "–" if name == GRAPH_QUEUE else name,
