@@ -28,8 +28,10 @@ from holdfast.errors import HoldfastError, PayloadError
 from holdfast.integrations.encryption import Encryption, Key
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import canonical, decode, digest, display_value, encode
+from holdfast.model.gate_links import GATE_LINK, GateLinkToken
 from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.previews import PayloadView, listed_arguments
+from holdfast.model.signed_tokens import Signer, TokenRefused
 from holdfast.policy.schedule_timing import Timing, check_cron
 from holdfast.web import dashboard
 from tests.fuzz.test_input import CRON, NAMES, PAYLOADS, refusal
@@ -265,6 +267,35 @@ def test_only_the_exact_token_or_cookie_is_accepted(app):
     ways = st.sampled_from(["token", "cookie", "other token", "other cookie"])
     alphabet = st.sampled_from("abcXYZ019_-=. \x00é")
     assert fuzz(check, st.text(max_size=80), st.integers(0, 10_000), alphabet, ways) >= 300
+    site.close()
+
+
+def test_only_the_signed_token_opens_its_link(app):
+    """Whatever is sent: one response, and never an internal error. Bytes are changed below the base64 text too."""
+    signer, now = Signer(["s" * 32]), 1_800_000_000 * MICROS_PER_SECOND
+    value = GateLinkToken(b"g" * 16, 3, "ada")
+    token = signer.sign(GATE_LINK, value, now + 1)
+    data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    site = dashboard(Holdfast(app.url, secret="s" * 32), token="t" * 40)
+
+    def check(text: str, at: int, flipped: int, purpose: str, way: str) -> None:
+        if way == "bytes":
+            changed = bytearray(data)
+            changed[at % len(data)] ^= flipped
+            text = base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
+        elif way == "characters":
+            text = token[: at % len(token)] + text + token[at % len(token) + 1 :]
+        if text != token or purpose != GATE_LINK:
+            with pytest.raises(TokenRefused):
+                signer.verify(purpose, text if way != "purpose" else token, GateLinkToken, now)
+        query = urlencode({"token": text.encode(errors="replace")})
+        client = {"client": [f"10.{at % 250}.{flipped}.{len(text) % 250}", 1]}
+        answer = Visitor(site, scope=client).post(f"/links/gate?{query}", {"ok": True})
+        assert answer.status in (404, 429), (answer.status, text)
+
+    ways = st.sampled_from(["bytes", "characters", "text", "purpose"])
+    purposes = st.sampled_from(["stream", "", "gate", "gate link "])
+    assert fuzz(check, st.text(max_size=80), st.integers(0, 10_000), st.integers(1, 255), purposes, ways) >= 300
     site.close()
 
 

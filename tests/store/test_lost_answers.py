@@ -12,6 +12,8 @@ import pytest
 from holdfast.database import base
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Claim
+from holdfast.store.graphs import gate_completed
+from tests.support.graph_harness import gate, node, submit
 from tests.support.proxy import COMMIT, Proxy
 from tests.support.store_harness import CANCELLED, SECOND, StoreHarness, end_of
 
@@ -161,3 +163,26 @@ def test_a_hanging_call_is_aborted_and_repeated(proxy, far):
     thread.join(30)
     assert len(made) == 1
     assert far.rows("runs") == 2
+
+
+@BOTH
+def test_a_decision_by_a_link_is_recorded_once_and_reported_as_recorded(proxy, far, lost):
+    graph = submit(far, gate("ask"), node(far, "after", "ask"))
+    link = far.store.graphs.gate_to_link(graph.id, "ask")
+    lose(proxy, lost, COMMIT)
+    assert far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", 1, "ada"))
+    assert proxy.fired.is_set()
+    for answer in (1, 2):
+        assert not far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", answer, "ada"))
+    kinds = far.sql(f"select kind from {{schema}}history where run = '{link.id}'")
+    assert kinds.count(("completed",)) == 1
+
+
+def test_a_link_is_not_used_again_for_a_gate_that_was_reopened_after_a_lost_answer(proxy, far):
+    graph = submit(far, gate("ask"))
+    link = far.store.graphs.gate_to_link(graph.id, "ask")
+    far.store.actions.cancel(graph.id, CANCELLED)
+    far.store.actions.retry(graph.id)
+    lose(proxy, "request", COMMIT)
+    assert not far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", 1, "ada"))
+    assert far.store.graphs.gate_to_link(graph.id, "ask").opening > link.opening

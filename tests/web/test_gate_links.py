@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +16,19 @@ from playwright.async_api import Browser, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from holdfast import ConfigError, Context, Graph, Holdfast, Run, RunFinished
+from holdfast import ConfigError, Context, Graph, Holdfast, Run, RunFinished, Secret
 from holdfast.control import Control
 from holdfast.errors import GraphError
+from holdfast.integrations.encryption import Encryption, Key
 from holdfast.model.gate_links import GATE_LINK, GateLinkToken
 from holdfast.model.signed_tokens import Signer
+from holdfast.store.graphs import gate_completed
 from holdfast.testing import VirtualClock
 from holdfast.web import dashboard
 from holdfast.web.links import MAX_LINK_BODY_BYTES, NOT_USABLE
 from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
 from tests.support.web import Answer, Visitor
+from tests.web.conftest import NASTY
 
 SECRET, OLD_SECRET = "s" * 32, "o" * 32
 PUBLIC = "https://ops.example.org"
@@ -426,6 +430,108 @@ def test_a_link_dies_with_its_gate_and_stays_dead_when_the_run_is_retried_or_for
         assert refused(desk.visitor.get(path))
         assert refused(desk.decide(path))
     assert desk.decide(desk.link(fork)).status == 200
+
+
+def test_a_link_is_checked_again_under_the_lock_of_the_decision(desk):
+    """Between the check of a link and its decision, the gate may be decided, and opened again by a retry."""
+    graphs = desk.app.store.graphs
+    run = desk.open()
+    opened = graphs.gate_to_link(str(run.id), "refund")
+    yes = gate_completed("refund", OUTPUT, "ada")
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening - 1, yes)
+    run.cancel()
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening, yes)
+    run.retry()
+    desk.drain()
+    again = graphs.gate_to_link(str(run.id), "refund")
+    assert again.id == opened.id, "it is the same gate"
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening, yes)
+    assert graphs.conclude_linked_gate(again.id, again.opening, yes)
+    assert not graphs.conclude_linked_gate(again.id, again.opening, yes)
+    assert not graphs.conclude_linked_gate(str(run.id), 0, yes), "not a gate"
+
+
+def test_a_gate_that_a_function_left_behind_when_it_restarted_can_not_be_decided_by_link(desk):
+    @desk.app.task(name="restarts")
+    async def restarts(ctx: Context, number: int) -> Any:
+        if number:
+            return await ctx.gate("ask")
+        waiting = asyncio.ensure_future(ctx.gate("ask"))
+        await ctx.step(desk.note.fn, "a", name="note")
+        await ctx.wait_for("go")
+        waiting.cancel()
+        return await ctx.restart(1)
+
+    run = desk.open(restarts, 0)
+    first = desk.link(run, "ask")
+    desk.app.emit("go")
+    desk.drain()
+    assert desk.visitor.post(first, 1).status == 404
+    assert desk.visitor.post(desk.link(run, "ask"), 2).status == 200
+    assert desk.result(run) == 2
+
+
+def test_payloads_that_a_codec_binds_to_their_place_are_shown_and_outputs_are_encoded(database_url):
+    desk = Desk(database_url, codec=Encryption([Key("1", b"k" * 32)]))
+    run = desk.open(None, tenant="acme")
+    path = desk.link(run)
+    assert "Eve &lt;eve@example.org&gt;" in desk.visitor.get(path).text
+    assert desk.visitor.post(path, {"ok": True, "note": "n"}).status == 200
+    assert desk.result(run) == "True n bank"
+    desk.close()
+
+
+def test_hostile_text_in_the_payload_and_the_form_is_shown_as_text(desk):
+    @desk.app.task(name="hostile")
+    async def hostile(ctx: Context) -> Any:
+        return await ctx.gate(NASTY, payload={NASTY: NASTY, "token": Secret("hidden-value"), "list": [NASTY]})
+
+    run = desk.open(hostile)
+    (gate,) = run.gates()
+    path = gate.link(recipient=NASTY).removeprefix(PUBLIC)
+    form = {"outcome": "complete", "field:output": f'"{chr(60)}b>"'}
+    for text in (desk.visitor.get(path).text, desk.visitor.submit(path, form, origin="null").text):
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "<b>" not in text
+        assert "hidden-value" not in text
+    assert desk.decide(path, form).status == 200
+
+
+def test_operators_create_links_by_api_and_on_the_page_of_a_gate(desk):
+    run = desk.open(None, tenant="acme")
+
+    def visitor(role: Any, tenant: str | None = None) -> Visitor:
+        token = desk.control.tokens.create(role, tenant, f"{role} {tenant}").token
+        return Visitor(desk.visitor.site, token)
+
+    api = f"/api/v1/runs/{run.id}/gates/refund/link"
+    created = visitor(["approver"]).post(api, {"expires": 60, "recipient": "ada"})
+    assert created.status == 201, created.text
+    assert created.json["recipient"] == "ada"
+    assert desk.visitor.get(created.json["url"].removeprefix(PUBLIC)).status == 200
+    desk.clock.advance(seconds=61)
+    assert refused(desk.visitor.get(created.json["url"].removeprefix(PUBLIC)))
+    assert visitor(["approver"], "acme").post(api).status == 201
+    assert visitor(["approver"], "globex").post(api).status == 404
+    assert visitor(["operator"]).post(api).status == 403
+    assert visitor(["approver"]).post(api, {"expires": 0}).status == 422
+    assert visitor(["approver"]).post(api.replace("/refund/", "/other/")).status == 404
+
+    browser = Visitor(desk.visitor.site)
+    token = desk.control.tokens.create(["approver"], None, "ada").token
+    browser.cookie = browser.submit("/login", {"token": token}).headers["set-cookie"].partition(";")[0]
+    page = f"/gates/{desk.control.graphs.node(run.id, 'refund')}"
+    csrf = re.search(r'name="csrf_token" value="([0-9a-f]+)"', browser.get(page).text)[1]
+    wrong = browser.submit(f"{page}/link", {"csrf_token": csrf, "days": "0", "recipient": ""})
+    assert (wrong.status, "expires must be positive" in wrong.text) == (422, True)
+    shown = browser.submit(f"{page}/link", {"csrf_token": csrf, "days": "2", "recipient": "bob"})
+    url = re.search(rf"{PUBLIC}/links/gate\?token=[\w-]+", shown.text)[0]
+    assert desk.decide(url.removeprefix(PUBLIC)).status == 200
+    assert decided_by(desk, run) == "bob (link)"
+    late = browser.submit(f"{page}/link", {"csrf_token": csrf, "days": "2", "recipient": ""})
+    assert (late.status, "gate-decided" in late.headers["location"]) == (303, True)
+    assert visitor(["approver"]).post(api).json["code"] == "run_finished"
 
 
 def test_a_link_to_a_graphs_gate_dies_when_the_graph_is_retried(desk):

@@ -13,7 +13,7 @@ from holdfast.web.site import OPERATIONS
 from tests.support.web import Visitor
 from tests.web.test_security import MORE, filled
 
-APPROVE = {"complete_gate", "fail_gate", "link_gate", "/gates/{id}"}
+APPROVE = {"complete_gate", "fail_gate", "link_gate", "/gates/{id}", "/gates/{id}/link"}
 ADMINISTER = {"list_tokens", "create_token", "revoke_token", "/tokens", "/tokens/revoke"}
 ALL_TASKS = {"list_events", "emit", "clear_event", "/events", "/events/clear"}
 

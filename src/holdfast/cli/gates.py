@@ -54,12 +54,13 @@ def gate(
 ) -> None:
     """Complete or fail a gate of a graph or a durable function, create a link to it, or list the gates.
 
-    ACTION is complete, fail or link. OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text.
-    The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision changes nothing; a different
-    one is rejected. With RUN alone, all gates are listed, including those of nested graphs; with RUN and NAME, the gate
-    is shown with the results of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before
-    an OUTPUT that starts with a minus sign. `link` prints a URL with which a person without a token decides the gate,
-    once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app with these settings.
+    ACTION is complete, fail or link. OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is
+    text. The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision changes
+    nothing; a different one is rejected. With RUN alone, all gates are listed, including those of nested graphs;
+    with RUN and NAME, the gate is shown with the results of the nodes before it, and who decided. RUN is a run id
+    or a unique prefix. Put -- before an OUTPUT that starts with a minus sign. `link` prints a URL with which a
+    person without a token decides the gate, once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app
+    with these settings.
 
     \b
     Examples:

@@ -46,6 +46,11 @@ class GateLinkControl:
             self._given = LinkSettings()
         return self._given
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether there are a secret and a public URL."""
+        return self._links.is_complete
+
     def create(
         self, run: UUID, gate: str, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None
     ) -> GateLink:

@@ -132,6 +132,11 @@ class LinkSettings:
         """The host name of the public URL."""
         return None if self.public_url is None else urlsplit(self.public_url).hostname
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether links can be created: there are a secret and a public URL."""
+        return self._signer is not None and self.public_url is not None
+
     def url(self, path: str, purpose: str, value: Any, expires_at: int) -> str:
         """Return the public URL of a path of the dashboard, with a token for `purpose`."""
         if self._signer is None:

@@ -7,11 +7,13 @@ script is involved.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from holdfast.control.gates import GateDetails
-from holdfast.errors import BadArguments, GraphError, KeyConflict, RunFinished
+from holdfast.errors import BadArguments, ConfigError, GraphError, KeyConflict, RunFinished
 from holdfast.model.run import FINAL_STATES
+from holdfast.telemetry import log
 from holdfast.web.pages.forms import form_fields, read_form
 from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec
 from holdfast.web.pages.render import link
@@ -29,7 +31,8 @@ def _list(request: PageRequest) -> dict[str, Any]:
 def _show(request: PageRequest) -> dict[str, Any]:
     gate = _read(request)
     unfinished = gate.state not in FINAL_STATES
-    return _values(gate) | {"live": f"/api/v1/runs/{gate.id}/live" if unfinished else None}
+    live = f"/api/v1/runs/{gate.id}/live" if unfinished else None
+    return _values(gate) | {"live": live, "can_link": request.control.gate_links.is_configured}
 
 
 def _decide(request: PageRequest) -> str | PageContent:
@@ -55,6 +58,23 @@ def _decide(request: PageRequest) -> str | PageContent:
         return _record(request, gate, output=output, reason=reason if rejected else None)
     values = _values(gate, form) | {"rejected": rejected, "reason": reason, "output": output, "decision_first": True}
     return PageContent("gate_confirm.html", values)
+
+
+def _link(request: PageRequest) -> str | PageContent:
+    """Create a link to the gate and show it: it is stored nowhere."""
+    gate = _read(request)
+    if gate.state in FINAL_STATES or gate.early is not None:
+        return _after(gate, "gate-decided")
+    days, recipient = request.form.get("days", ""), request.form.get("recipient", "").strip() or None
+    try:
+        expires = timedelta(days=int(days) if days.isascii() and days.isdigit() and len(days) <= 3 else 0)
+        created = request.control.gate_links.create(gate.graph, gate.name, expires=expires, recipient=recipient)
+    except ConfigError as error:
+        return PageContent("gate.html", _values(gate) | {"can_link": True, "link_problem": str(error)}, 422)
+    except RunFinished:
+        return _after(gate, "gate-decided")
+    log.operator_action(f"link gate {gate.id}", request.principal.by)
+    return PageContent("gate.html", _values(gate) | {"created_link": created})
 
 
 def _record(request: PageRequest, gate: GateDetails, *, output: Any, reason: str | None) -> str:
@@ -94,6 +114,9 @@ def _values(
         "entered_reason": "" if form is None else form.get("error", ""),
         "problems": problems or {},
         "decision_first": bool(problems),
+        "can_link": False,
+        "created_link": None,
+        "link_problem": "",
     }
 
 
@@ -101,4 +124,7 @@ PAGES = (
     PageSpec(path="/gates", template="gates.html", section="gates", do=_list),
     PageSpec(path="/gates/{id}", template="gate.html", section="gates", do=_show),
 )
-ACTIONS = (FormAction(path="/gates/{id}", do=_decide, requires="approve"),)
+ACTIONS = (
+    FormAction(path="/gates/{id}", do=_decide, requires="approve"),
+    FormAction(path="/gates/{id}/link", do=_link, requires="approve"),
+)
