@@ -50,7 +50,9 @@ def test_bugs_of_flow_control_are_caught_by_the_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["unique-early", "pause-parked", "batch-acknowledged", "schedule-refired", "slot-twice"])
+@pytest.mark.parametrize(
+    "name", ["unique-early", "pause-parked", "batch-acknowledged", "schedule-refired", "slot-twice"]
+)
 def test_other_bugs_of_flow_control_are_caught(name):
     assert catch_apart(name).by is not None
 

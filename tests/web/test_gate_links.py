@@ -154,6 +154,7 @@ def test_a_person_without_a_login_decides_with_a_form(desk):
     assert decided_by(desk, run) == "Ada (link, name as entered)"
 
 
+@on_one_database
 def test_the_recipient_of_a_link_is_recorded_whatever_is_entered(desk):
     run = desk.open()
     path = desk.link(run, recipient="ada@example.org")
@@ -176,6 +177,7 @@ def test_a_rejection_has_a_reason(desk):
     assert (gate.decided_by, gate.error.message) == ("Ada (link, name as entered)", "too late")
 
 
+@on_one_database
 def test_what_is_missing_or_wrong_is_marked_and_nothing_is_recorded(desk):
     run = desk.open()
     path = desk.link(run)
@@ -281,6 +283,7 @@ def test_a_program_posts_the_output(desk):
     assert again.headers["content-type"] == "application/problem+json"
 
 
+@on_one_database
 def test_a_program_posts_any_json_to_a_gate_without_a_type_or_nothing(desk):
     for body, output in ((None, None), ({"a": [1]}, {"a": [1]}), ("text", "text")):
         run = desk.open(desk.call)
@@ -289,6 +292,7 @@ def test_a_program_posts_any_json_to_a_gate_without_a_type_or_nothing(desk):
         assert desk.result(run) == output
 
 
+@on_one_database
 def test_a_program_rejects(desk):
     for body, reason in (({"error": "no stock"}, "no stock"), ("no stock", "no stock"), (None, "no reason given")):
         run = desk.open(desk.call)
@@ -302,6 +306,7 @@ def test_a_program_rejects(desk):
     assert desk.visitor.post(path + "&outcome=maybe", {}).json["code"] == "invalid"
 
 
+@on_one_database
 def test_errors_of_programs_are_typed_and_leave_the_gate_open(desk):
     run = desk.open()
     path = desk.link(run)
@@ -366,6 +371,7 @@ def test_every_unusable_link_gets_the_same_response(desk):
     assert desk.visitor.get(good).status == 200
 
 
+@on_one_database
 def test_a_changed_token_opens_nothing(desk):
     """Also not one whose expiry or gate was changed with the rest left as it is."""
     import base64
@@ -481,6 +487,7 @@ def test_payloads_that_a_codec_binds_to_their_place_are_shown_and_outputs_are_en
     desk.close()
 
 
+@on_one_database
 def test_hostile_text_in_the_payload_and_the_form_is_shown_as_text(desk):
     @desk.app.task(name="hostile")
     async def hostile(ctx: Context) -> Any:
@@ -498,6 +505,7 @@ def test_hostile_text_in_the_payload_and_the_form_is_shown_as_text(desk):
     assert desk.decide(path, form).status == 200
 
 
+@on_one_database
 def test_operators_create_links_by_api_and_on_the_page_of_a_gate(desk):
     run = desk.open(None, tenant="acme")
 
@@ -558,6 +566,7 @@ def test_a_link_is_for_one_opening_of_a_gate_of_the_same_name(desk):
     assert desk.result(run) == [1, 2]
 
 
+@on_one_database
 def test_a_link_survives_the_worker_and_the_replacement_of_the_secret(desk, database_url):
     run = desk.open()
     path = desk.link(run)
@@ -576,6 +585,7 @@ def test_a_link_survives_the_worker_and_the_replacement_of_the_secret(desk, data
     replaced.close()
 
 
+@on_one_database
 def test_reading_never_changes_anything(desk):
     run = desk.open()
     path = desk.link(run)
@@ -586,6 +596,7 @@ def test_reading_never_changes_anything(desk):
     assert desk.is_open(run)
 
 
+@on_one_database
 def test_nothing_about_other_runs_is_on_the_pages(desk):
     desk.open(None, tenant="globex")
     run = desk.open(None, tenant="acme")
@@ -597,6 +608,7 @@ def test_nothing_about_other_runs_is_on_the_pages(desk):
         assert hidden not in texts, hidden
 
 
+@on_one_database
 def test_a_link_works_beside_tokens_and_opens_nothing_else(desk):
     path = desk.link(desk.open(None, tenant="acme"))
     query = path.partition("?")[2]
@@ -605,6 +617,7 @@ def test_a_link_works_beside_tokens_and_opens_nothing_else(desk):
     assert Visitor(desk.visitor.site, token=query.partition("=")[2]).get("/api/v1/runs").status == 401
 
 
+@on_one_database
 def test_the_headers_keep_the_token_to_the_page(desk):
     path = desk.link(desk.open())
     for answer in (
@@ -622,6 +635,7 @@ def test_the_headers_keep_the_token_to_the_page(desk):
         assert path.partition("token=")[2] not in answer.text.replace("<form", ""), "not even in the page itself"
 
 
+@on_one_database
 def test_hosts_and_origins(desk):
     path = desk.link(desk.open())
     site = desk.site(unlocked=True)
@@ -634,6 +648,7 @@ def test_hosts_and_origins(desk):
     assert desk.visitor.submit("/login", {"token": "x"}, origin="null").status == 403, "only for links"
 
 
+@on_one_database
 def test_many_requests_are_throttled_but_a_good_link_still_works_for_the_client(desk):
     path = desk.link(desk.open())
     codes = [desk.visitor.get(f"/links/gate?token=wrong{n}").status for n in range(13)]
@@ -648,6 +663,7 @@ def test_many_requests_are_throttled_but_a_good_link_still_works_for_the_client(
     assert Visitor(desk.visitor.site).get(desk.link(desk.open())).status == 200, "another link isn't affected"
 
 
+@on_one_database
 def test_the_token_is_in_no_log(desk, caplog):
     """Neither in Holdfast's own log nor in uvicorn's access log of an application that mounts the dashboard."""
     import uvicorn
