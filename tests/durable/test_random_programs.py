@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 
@@ -30,6 +31,9 @@ def emit_what_it_waits_for(app, run, emitted):
         for wait in app.store.queries.waits(str(run.id)):
             if wait.kind == "event" and wait.outcome is None and wait.key not in emitted:
                 emitted.add(wait.key)
+                if wait.key.startswith("$budget:"):
+                    app.budgets.set("usd", app.budgets.total("usd", run=run.id).limit * 2, run=run.id)
+                    break
                 app.emit(wait.key.removeprefix("$event:").rpartition("#")[0], wait.key)
                 break
             if wait.kind == "message" and wait.outcome is None and wait.key not in emitted:
@@ -47,6 +51,14 @@ def play(app, interpreter, program):
     emitted = set()
     wait_until(lambda: emit_what_it_waits_for(app, run, emitted), what=f"end of {program}")
     return run, interpreter.seen[str(run.id)]
+
+
+def spent(program):
+    """Return what the leaves of a program spend in all."""
+    kind, turns, _, inside = program
+    if isinstance(inside, str):
+        return Decimal(turns) / 100 if kind in ("spend", "paid") else Decimal(0)
+    return sum(map(spent, inside), Decimal(0))
 
 
 def check(seen, program):
@@ -80,6 +92,7 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_res
         shown = [line.split()[1] for line in seen[-1] if line.startswith("has set")]
         assert run.get("last") == (shown[-1] if shown else None), f"{program}: {seen[-1]}"
         assert app.store.asks.pending(str(run.id)) == [], f"{program}: an ask wasn't answered"
+        assert run.spent().get("usd", 0) == spent(program), f"{program}: it has spent another amount"
         if app._logs is not None and "crash" not in leaves:
             assert [line.message for line in run.logs()] == seen[-1], f"{program}: a line is missing or repeated"
         if max_resident == 0 and any(name.startswith(("wait", "crash")) for name in names(program)):
@@ -96,12 +109,13 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
     leaves = (*STEPS, "wait", "message", "ask", "sleep", "child", "broken", "annotate", "set", "limited", "adjusted")
+    leaves = (*leaves, "spend", "paid")
     run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
-    leaves = (*STEPS, "wait", "ask", "annotate", "set", "limited", "adjusted", "crash")
+    leaves = (*STEPS, "wait", "ask", "annotate", "set", "limited", "adjusted", "spend", "paid", "crash")
     run_programs(app, ledger, 12, leaves, concurrency=2, max_resident=max_resident)
     assert in_use(app.store) == {}
 

@@ -30,7 +30,7 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
     """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, ask, sleep, child,
-    broken, annotate, set, limited, adjusted or crash."""
+    broken, annotate, set, limited, adjusted, spend, paid or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -68,6 +68,7 @@ class Interpreter:
         self.seen: dict[str, list[list[str]]] = defaultdict(list)
         app.limit("one", concurrency=1)
         app.limit("tokens", rate="1000000/s", cost=1)
+        app.budget("usd", limit=0.1)
 
         @app.task(name="child")
         async def child(name: str) -> str:
@@ -119,6 +120,8 @@ class Interpreter:
             "set": lambda: ctx.set("last", name),
             "limited": lambda: ctx.options(limits=["one"]).step(self.step, name, turns),
             "adjusted": lambda: self.adjusted(ctx, name, turns),
+            "spend": lambda: self.spend(ctx, turns),
+            "paid": lambda: ctx.options(name=name).step(lambda: self.paid(ctx, name, turns)),
             "crash": lambda: ctx.step(self.crash, str(ctx.run_id), name),
         }
         try:
@@ -130,6 +133,16 @@ class Interpreter:
         value = await ctx.options(limits=["tokens"], cost=turns + 1).step(self.step, name, turns)
         await ctx.adjust("tokens", turns)
         return value
+
+    async def spend(self, ctx: Context, turns: int) -> str:
+        await ctx.spend("usd", turns / 100)
+        return "spent"
+
+    async def paid(self, ctx: Context, name: str, turns: int) -> str:
+        """Spend inside a step."""
+        self.ledger.write(name)
+        await ctx.spend("usd", turns / 100)
+        return name
 
     async def answer(self, ctx: Context, name: str) -> Any:
         ask = await ctx.receive_ask(name, type=int)

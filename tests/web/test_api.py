@@ -280,6 +280,30 @@ def test_a_run_is_paused_resumed_and_changed(shop, open_visitor):
     assert open_visitor.post("/api/v1/pauses/resume", target).json == {"changed": True}
 
 
+def test_budgets_are_set_and_reset(shop, open_visitor):
+    shop.app.budget("a/b", limit=1, per="tenant")
+    shop.drain()
+    found = open_visitor.post("/api/v1/budgets/a/b/set", {"limit": 2.5})
+    assert (found.status, found.json["limit"], found.json["declared_limit"]) == (200, "2.5", "1")
+    found = open_visitor.post("/api/v1/budgets/a/b/set", {"limit": "7", "tenant": "acme"})
+    assert found.json["totals"][0] | {"set_at": None, "set_by": None} == {
+        "key": "acme", "spent": "0", "limit": "7", "waiting": 0, "set_at": None, "set_by": None,
+    }  # fmt: skip
+    assert open_visitor.get("/api/v1/budgets").json["budgets"][0]["set_by"] is not None
+    for wrong in (
+        {},
+        {"limit": -1},
+        {"limit": "much"},
+        {"limit": None},
+        {"limit": 5, "run": str(uuid4())},
+        {"more": 1},
+    ):
+        assert open_visitor.post("/api/v1/budgets/a/b/set", wrong).status == 422, wrong
+    assert open_visitor.post("/api/v1/budgets/gone/set", {"limit": 5}).json["code"] == "budget_not_found"
+    assert open_visitor.post("/api/v1/budgets/a/b/reset", {"tenant": "acme"}).json["totals"][0]["limit"] == "2.5"
+    assert open_visitor.post("/api/v1/budgets/a/b/reset", {}).json["limit"] == "1"
+
+
 def test_limits_are_set_and_reset(shop, open_visitor):
     shop.app.limit("a/b", concurrency=2, rate="5/min")
     shop.drain()

@@ -14,7 +14,7 @@ from holdfast.web.pages import runs as runs_pages
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
-PLAIN = ["/", "/runs", "/gates", "/events", "/schedules", "/limits", "/workers"]
+PLAIN = ["/", "/runs", "/gates", "/events", "/schedules", "/limits", "/budgets", "/workers"]
 
 
 class Reader(HTMLParser):
@@ -323,6 +323,35 @@ def test_reading_works_where_it_is_mounted_and_links_stay_there(shop, fill):
         page = Reader(visitor.get(path).text)
         links = [given.get("href") or given.get("src") or given.get("action") for _, given in page.tags]
         assert [link for link in links if link and not link.startswith(("/ops/", "#"))] == [], path
+
+
+def test_a_budget_is_raised_on_its_page(shop, fill):
+    fill()
+    shop.app.budget("usd", limit=1)
+
+    @shop.app.task(name="agent")
+    async def agent(ctx: Context) -> None:
+        await ctx.spend("usd", 2.5)
+
+    runs = [agent.enqueue(), agent.enqueue()]
+    shop.drain()
+    browser = shop.browser()
+    page = browser.get("/budgets").text
+    assert "2 runs wait." in page
+    assert f"/runs/{runs[0].id}" in page
+    assert "2.5 usd" in browser.get(f"/runs/{runs[0].id}").text
+    for wrong in ({"limit": "much"}, {"limit": "-1"}, {"limit": "5", "key": "nobody"}, {"limit": "5", "key": ""}):
+        assert submit(browser, "/budgets", budget="usd", verb="set", **wrong)[0] in (404, 422), wrong
+    done = submit(browser, "/budgets", budget="usd", verb="set", limit="2.5", key=str(runs[0].id))
+    assert done[1] == "/budgets?did=budget-set"
+    shop.drain()
+    assert [run.info().state for run in runs] == ["done", "waiting"]
+    assert submit(browser, "/budgets", budget="usd", verb="set", limit="10")[1] == "/budgets?did=budget-set"
+    shop.drain()
+    assert runs[1].info().state == "done"
+    assert "The code declares 1." in browser.get("/budgets").text
+    assert submit(browser, "/budgets", budget="usd", verb="reset")[1] == "/budgets?did=budget-reset"
+    assert "The code declares" not in browser.get("/budgets").text
 
 
 def test_a_limit_is_changed_on_its_page(shop, fill):
