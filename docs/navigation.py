@@ -1,4 +1,4 @@
-"""MkDocs hook: complete the navigation, publish the examples and the top-level pages, hide the `notest` marker."""
+"""MkDocs hook: complete the navigation, publish examples and top-level pages, hide `notest`, write `llms.txt`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 DESIGN = ["ARCHITECTURE.md"]
 DESIGN_PAGES = ["claims.md"]
 PROJECT = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+FENCED = re.compile(r"^```.*?^```\n?|^---\n.*?^---\n", re.MULTILINE | re.DOTALL)
+texts: dict[str, tuple[str, str]] = {}
+"""The title and the Markdown of each page of the site, by its path."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -62,7 +65,31 @@ def on_page_markdown(markdown: str, page: Any, **_site: Any) -> str:
     """
     if page.file.src_uri.startswith(("decisions/", "changelog")):
         page.meta["search"] = {"boost": 0.5}
-    return EXAMPLE_LINK.sub(r"](\1)", NOTEST.sub(r"\1", markdown))
+    found = EXAMPLE_LINK.sub(r"](\1)", NOTEST.sub(r"\1", markdown))
+    texts[page.file.src_uri] = (page.title or page.file.src_uri, found)
+    return found
+
+
+def on_post_build(config: Any) -> None:
+    """Write `llms.txt`, an index of the guides for language models, and `llms-full.txt` with their texts."""
+    guides = [path for path in dict.fromkeys(pages_of(config["nav"])) if path in texts]
+    guides = [path for path in guides if not path.startswith(("decisions/", "changelog"))]
+    head = f"# {config['site_name']}\n\n> {config['site_description']}\n"
+    index = [head, "## Docs\n"]
+    for path in guides:
+        title, text = texts[path]
+        index.append(f"- [{title}]({path.removesuffix('.md')}.html): {summary(text)}")
+    site = Path(config["site_dir"])
+    (site / "llms.txt").write_text("\n".join(index) + "\n")
+    (site / "llms-full.txt").write_text("\n\n".join([head, *(texts[path][1] for path in guides)]) + "\n")
+
+
+def summary(text: str) -> str:
+    """Return the first sentence of a page below its title, without links."""
+    paragraphs = [part.strip() for part in FENCED.sub("", text).split("\n\n")]
+    first = next((part for part in paragraphs if part and part[0] not in "#|<!-:"), "")
+    plain = LINK.sub(r"\1", re.sub(r"\[([^\]]*)\]\(https?:[^)]*\)", r"\1", " ".join(first.split())))
+    return re.split(r"(?<=[.!?]) (?=[A-Z`])", plain, maxsplit=1)[0]
 
 
 def pages_of(nav: Any) -> Iterator[str]:

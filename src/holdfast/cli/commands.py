@@ -12,6 +12,7 @@ from holdfast.cli import (  # noqa: F401
     interaction,
     logs,
     maintenance,
+    mcp,
     queues,
     runs,
     schedules,

@@ -48,20 +48,20 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
         from holdfast.web.server import server
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
-    app = _app_of(shared)
+    app = app_to_serve(shared)
     token = os.environ.get("HOLDFAST_TOKEN") or None
     local = is_loopback(host)
     if token is None:
-        _check_locked(app, host, hosts or proxies, local=local)
+        check_locked(app, host, hosts or proxies, local=local)
     served = site(app, token=token, unlocked=local and not hosts and not proxies, hosts=hosts, proxies=proxies)
     configure_console_log(verbose=False)
-    with _listen(host, port) as listening:
-        at = f"{_in_address(host)}:{listening.getsockname()[1]}"
+    with listen(host, port) as listening:
+        at = f"{in_address(host)}:{listening.getsockname()[1]}"
         note(f"dashboard of {app.store.database.display_url}: http://{at}/ (Ctrl-C stops it)")
         server(served, ClientAddresses(proxies)).run(sockets=[listening])
 
 
-def _app_of(shared: SharedOptions) -> Holdfast:
+def app_to_serve(shared: SharedOptions) -> Holdfast:
     """Return the app, or an app without tasks on the given database."""
     from holdfast.cli.connect import connect, resolve_target
 
@@ -74,7 +74,7 @@ def _app_of(shared: SharedOptions) -> Holdfast:
     return target.open_app(migrate=False)
 
 
-def _check_locked(app: Holdfast, host: str, others: tuple[str, ...], *, local: bool) -> None:
+def check_locked(app: Holdfast, host: str, others: tuple[str, ...], *, local: bool) -> None:
     """Refuse to serve others than local users without a valid token, with which they could log in."""
     from holdfast.control import Control
 
@@ -91,15 +91,15 @@ def _check_locked(app: Holdfast, host: str, others: tuple[str, ...], *, local: b
         note("all tokens are revoked, so nobody can log in: create one with `holdfast token create --role admin`")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Bind the port before announcing the address."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ConfigError(
-            f"can't listen on {_in_address(host)}:{port}: {error.strerror}; use another --port or --host"
+            f"can't listen on {in_address(host)}:{port}: {error.strerror}; use another --port or --host"
         ) from None
 
 
-def _in_address(host: str) -> str:
+def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -151,3 +151,11 @@ def _untypable(where: str, annotation: Any, why: str) -> TaskError:
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
         "Secret of one of them, or Any for plain JSON"
     )
+
+
+def schema_of_model(kind: type[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a class that msgspec doesn't know: a pydantic model."""
+    if not is_pydantic_model(kind):
+        raise NotImplementedError(f"{kind!r} has no schema")
+    schema: dict[str, Any] = kind.model_json_schema()
+    return schema

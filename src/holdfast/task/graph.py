@@ -10,12 +10,12 @@ import msgspec
 
 from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
 from holdfast.model.clock import Duration
-from holdfast.model.codec import decode, encode, is_pydantic_model
+from holdfast.model.codec import decode, encode
 from holdfast.model.names import MAX_KEY_CHARS, check_name, counted
 from holdfast.model.retry import Retry
 from holdfast.policy.graph_rules import MISSING, Reference, Rule
 from holdfast.policy.json_schema import find_mismatch
-from holdfast.task.annotations import Unresolved, check
+from holdfast.task.annotations import Unresolved, check, schema_of_model
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
 from holdfast.task.hooks import HookTasks, declared_hooks
 from holdfast.task.options import Options, positive_micros
@@ -527,18 +527,11 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
         raise GraphError(f"{where}: type= must be a type, not a str: remove the quotes")
     try:
         check(f"{where}: type= is", kind, kind)
-        schema = msgspec.json.schema(kind, schema_hook=_schema_of_model)
+        schema = msgspec.json.schema(kind, schema_hook=schema_of_model)
     except (TaskError, Unresolved, TypeError, NotImplementedError) as error:
         raise GraphError(f"{where}: outputs of type {kind!r} can't be checked: {error}") from error
     if nullable and find_mismatch(None, schema) is not None:
         raise GraphError(
             f'{where}: on_timeout="complete" completes it with None, which is not a {kind!r}: make the type optional'
         )
-    return schema
-
-
-def _schema_of_model(kind: type[Any]) -> dict[str, Any]:
-    if not is_pydantic_model(kind):
-        raise NotImplementedError(f"{kind!r} has no schema")
-    schema: dict[str, Any] = kind.model_json_schema()
     return schema

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
 from holdfast.model.codec import decode, decode_value, decoder, encode, restore_secrets, unreadable_error
-from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
+from holdfast.task.annotations import Unresolved, check, has_secrets, resolve, schema_of_model
 from holdfast.task.resources import injections_of, resources_for, without_injections
 
 POSITIONAL = "*"
@@ -145,6 +145,33 @@ class Signature:
         if self.injections:
             kwargs = {**kwargs, **resources_for(self.injections, f"task {self.task_name}")}
         return args, kwargs
+
+    @property
+    def positional_only(self) -> tuple[str, ...]:
+        """The names of parameters that a call can't name."""
+        return tuple(name for name in self._names if name not in self._by_keyword)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments by parameter name. A type without a schema accepts any JSON."""
+        self.resolve()
+        properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
+        for parameter in self._ordered:
+            if parameter.kind in (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD):
+                continue
+            schema: dict[str, Any] = {}
+            with suppress(TypeError, NotImplementedError):
+                schema = msgspec.json.schema(resolve(self.fn, parameter.annotation), schema_hook=schema_of_model)
+            definitions |= schema.pop("$defs", {})
+            if parameter.default is not inspect.Parameter.empty:
+                with suppress(PayloadError):
+                    schema = {**schema, "default": decode(encode(parameter.default))}
+            properties[parameter.name] = schema
+        required = [name for name in properties if name in self._required]
+        found = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        if self._var_keyword is not None:
+            found["additionalProperties"] = True
+        return found | {"$defs": definitions} if definitions else found
 
     def encode_result(self, value: Any) -> str:
         """Encode a result. Raises PayloadError if it can't be serialized."""
