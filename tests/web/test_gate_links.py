@@ -394,15 +394,23 @@ def test_a_changed_token_opens_nothing(desk):
 
 
 def test_a_link_works_once_also_for_those_who_race(desk):
+    """Each on a site with connections of its own; some fill in the form, others post JSON."""
     run = desk.open()
     paths = [desk.link(run), desk.link(run), desk.link(run, recipient="bob")]
+    visitors = [Visitor(desk.site(token="t" * 40)) for _ in paths]
+    for visitor, path in zip(visitors, paths, strict=True):
+        assert visitor.get(path).status == 200
     codes: list[int] = []
     start = threading.Barrier(6)
 
     def post(number: int) -> None:
+        visitor, path = visitors[number % 3], paths[number % 3]
         start.wait()
-        body = {"ok": True, "note": "same"}
-        codes.append(Visitor(desk.visitor.site).post(paths[number % 3], body).status)
+        if number < 3:
+            codes.append(visitor.post(path, {"ok": True, "note": "same", "method": "bank"}).status)
+        else:
+            form = {"field:ok": "true", "field:note": "same", "signer": "Ada", "outcome": "complete", "step": "confirm"}
+            codes.append(visitor.submit(path, form, origin="null").status)
 
     threads = [threading.Thread(target=post, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -485,6 +493,41 @@ def test_payloads_that_a_codec_binds_to_their_place_are_shown_and_outputs_are_en
     assert desk.visitor.post(path, {"ok": True, "note": "n"}).status == 200
     assert desk.result(run) == "True n bank"
     desk.close()
+
+
+@dataclass
+class Numbers:
+    count: int
+    ratio: float
+    names: list[str]
+    note: str = ""
+
+
+@on_one_database
+def test_fields_of_another_type_and_made_up_fields_are_refused_or_ignored(desk):
+    @desk.app.task(name="numbers")
+    async def numbers(ctx: Context) -> Any:
+        return await ctx.gate("numbers", type=Numbers)
+
+    run = desk.open(numbers)
+    path = desk.link(run, "numbers", recipient="ada")
+    good = {"outcome": "complete", "field:count": "3", "field:ratio": "0.5", "field:names": '["a"]'}
+    for name, texts in {
+        "count": ["3.5", "1e999", "true", "null", '"3"', "0x10", "３", "[3]", "9" * 5000, "NaN"],
+        "ratio": ["Infinity", "NaN", "-1e999", "true", '"0.5"', "1,5"],
+        "names": ["a", "{}", "[1]", '"a"', "null", '["\\ud800"]', "[" * 3000],
+    }.items():
+        for text in texts:
+            form = good | {f"field:{name}": text, "step": "confirm"}
+            answer = desk.visitor.submit(path, form, origin="null")
+            assert answer.status == 422, (name, text[:20], answer.status)
+        desk.clock.advance(seconds=1)
+        desk.visitor = Visitor(desk.visitor.site, scope={"client": [f"10.3.{len(name)}.1", 1]})
+    assert desk.is_open(run)
+    more = {"field:state": "done", "field:__class__": "x", "decided_by": "root", "by": "root", "gate": "other"}
+    assert desk.decide(path, good | more).status == 200
+    assert desk.result(run) == {"count": 3, "ratio": 0.5, "names": ["a"], "note": ""}
+    assert decided_by(desk, run, "numbers") == "ada (link)"
 
 
 @on_one_database
