@@ -292,3 +292,22 @@ def test_invalid_event_or_topic_is_rejected(app, control, bad):
         control.runs.send(run.id, bad)
     with pytest.raises(NotSerializable):
         control.events.emit("dawn", float("nan"))
+
+
+def test_costs_of_steps_are_shown_by_limit(app, control):
+    app.limit("tokens", rate="100/min", cost=40)
+    app.limit("each", rate="100/min", cost=1, by="name")
+
+    async def ask(name: str) -> str:
+        return name
+
+    @app.task(name="answer")
+    async def answer(ctx: Context) -> None:
+        await ctx.options(limits=["tokens", "each"]).step(ask, "ada")
+        await ctx.adjust("tokens", 7)
+
+    run = answer.enqueue()
+    drain(app)
+    shown = {step.kind: step.value for step in control.runs.details(run.id).steps}
+    assert shown["permit"] == {"tokens": 40, 'each for "ada"': 1}
+    assert shown["adjust"] == "ask"

@@ -46,6 +46,7 @@ def test_a_schedule_lives_without_a_declaration(timed_app, clock, report, ledger
     assert schedules.run("report-7", by="ada").info().state == "ready", "also if it is paused"
     schedules.resume("report-7")
     details = schedules.get("report-7")
+    assert details.args == {"number": 8}
     assert [change.did for change in details.changes] == ["resumed", "run", "paused", "updated", "updated", "created"]
     assert details.changes[-1].by == "ada"
     runs = schedules.backfill("report-7", BEGIN + timedelta(seconds=600), BEGIN + timedelta(seconds=720))
@@ -136,6 +137,7 @@ def test_encrypted_arguments_stay_encrypted_in_the_schedule(make_app, clock):
     app.schedules.create("tick", echo.request("confidential"), every=60)
     app.schedules.create("tick", echo.request("confidential"), every=60)
     app.schedules.update("tick", overlap="skip")
+    assert app.schedules.get("tick").args == {"text": "confidential"}
     assert "confidential" not in str(app.store.schedules._execute("read", "read_schedule_actions", name="tick"))
     clock.forward(60)
     app.worker().drain(timeout=60)

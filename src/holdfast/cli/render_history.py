@@ -220,7 +220,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "write": _nothing,
     "annotate": _nothing,
     "adjust": _nothing,
-    "permit": lambda takes: ", ".join(f"cost {take[1] if take[3] is None else take[3]:,}" for take in takes or ()),
+    "permit": lambda costs: ", ".join(f"cost {cost:,}" for cost in costs.values()) if isinstance(costs, dict) else "",
     "set": _nothing,
     "spend": _spent,
     "spent": _spent,

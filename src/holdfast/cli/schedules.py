@@ -23,6 +23,7 @@ from holdfast.cli.output import (
     show_table,
 )  # fmt: skip
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.previews import arguments_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +74,7 @@ POLL_COLUMNS = (
     TableColumn("ERROR"),
 )
 MAX_ROWS = 20
+MAX_ARGUMENTS_CHARS = 200
 
 
 @holdfast.command()
@@ -310,6 +312,7 @@ def _details(details: ScheduleDetails) -> None:
             ("state", each.state),
             ("app", each.app or "- (created at run time)"),
             ("task", each.task),
+            ("arguments", arguments_line(details.args, MAX_ARGUMENTS_CHARS) or None),
             ("when", f"{each.when}{zone}"),
             ("rules", rules),
             ("jitter", format_duration(each.jitter) if each.jitter else None),

@@ -80,7 +80,8 @@ class StepInfo(msgspec.Struct, frozen=True):
     took: float | None
     """Seconds."""
     value: Any
-    """The result of a step, the payload of an event or message, the id of a spawned run, …"""
+    """The result of a step, the payload of an event or message, the id of a spawned run, the costs that a step took by
+    limit, …"""
     error: ErrorInfo | None
     undo: bool
     """Whether it has a compensation."""
@@ -222,6 +223,10 @@ class StepsView:
             value = self._view.value(row.value, context, row.value_bytes)
             if row.kind == "message" and is_ask_key(row.key) and isinstance(value, list) and len(value) == 4:
                 return {"ask": value[2], "key": value[0], "payload": value[3]}
+            if row.kind == "permit":
+                return {format_counter(counter): cost if used is None else used for counter, cost, _, used in value}
+            if row.kind == "adjust":
+                return None if value is None else key_label(value)
             return to_datetime(value) if row.kind == "now" and isinstance(value, int) else value
         return (row.value or "")[:MAX_UNREADABLE_CHARS]
 

@@ -72,7 +72,7 @@ class PayloadView:
             return omitted(count, "it has secrets and is too large to mask them")
         return json_for_display(text)
 
-    def arguments(self, stored: str | None, context: PayloadContext, size: int | None = None) -> Any:
+    def arguments(self, stored: str | None, context: PayloadContext | None, size: int | None = None) -> Any:
         """Return arguments likewise, or a remark if they can't be decoded."""
         try:
             return self.value(stored, context, size)

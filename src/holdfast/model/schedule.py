@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -81,6 +81,8 @@ class ScheduleDetails(msgspec.Struct, frozen=True):
     polls: list[PollInfo]
     changes: list[ScheduleChange] = []
     """The last changes by people, newest first."""
+    args: Any = None
+    """The arguments of its runs as plain JSON values, with secrets masked. A trigger has none."""
 
 
 class ScheduleSync(msgspec.Struct, frozen=True):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.errors import ConfigError, ErrorInfo
 from holdfast.model.clock import MICROS_PER_SECOND, is_datetime, to_datetime, to_datetime_or_none
 from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name, quoted
+from holdfast.model.payloads import schedule_context
+from holdfast.model.previews import PayloadView
 from holdfast.model.schedule import LastRun, PollInfo, ScheduleChange, ScheduleDetails, ScheduleInfo
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store.schedule_definitions import ScheduleRules, from_text
@@ -59,7 +61,15 @@ class ScheduleReader:
             for it in self._store.schedules.actions(name)
             if is_datetime(it.at)
         ]
-        return ScheduleDetails(schedule_info(row), next_slots(row), runs, polls, changes)
+        return ScheduleDetails(schedule_info(row), next_slots(row), runs, polls, changes, self._arguments(name))
+
+    def _arguments(self, name: str) -> Any:
+        """Return the arguments of a schedule's runs to display; only those of schedules in code aren't packed."""
+        request = self._store.schedules.request(name)
+        if request is None:
+            return None
+        context = schedule_context(request.tenant, name) if request.args[:1] == "~" else None
+        return PayloadView(self._store.payloads).arguments(request.args, context)
 
     def unreadable(self) -> dict[str, str]:
         """Return the schedules and triggers whose definitions or next times this release can't read, and why."""

@@ -271,6 +271,14 @@ class ScheduleStore(StoreModule):
         rows = self._execute("read", "read_schedule_actions", name=name)
         return read_actions(rows[0][0])[::-1] if rows else []
 
+    def request(self, name: str) -> NewRun | None:
+        """Return what a schedule enqueues, without an id; None for triggers and definitions of a newer release."""
+        rows = self._execute("read", "read_schedule_actions", name=name)
+        try:
+            return from_text(NewRun, rows[0][1], id="") if rows and rows[0][1] is not None else None
+        except TypeError:
+            return None
+
     def last_slots(self, name: str) -> list[SlotRow]:
         """Return the last slots, newest first."""
         return _SLOT_ROWS.read_all(self._execute("read", "list_last_slots", name=name))
