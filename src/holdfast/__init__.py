@@ -76,6 +76,7 @@ from holdfast.model.schedule import (
     ScheduleSync,
 )
 from holdfast.model.secret import Secret
+from holdfast.model.topics import FieldValue, Published, Topic, Topics
 from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Condition, Node, Output, all_of, any_of, none_of
 from holdfast.task.context import Context, current_context
@@ -133,6 +134,7 @@ __all__ = [
     "EncryptionKeysUnavailable",
     "ErrorInfo",
     "Fatal",
+    "FieldValue",
     "Gate",
     "GateRejected",
     "Graph",
@@ -170,6 +172,7 @@ __all__ = [
     "PayloadUnreadable",
     "PollInfo",
     "Progress",
+    "Published",
     "Request",
     "ResourceMissing",
     "ResultTimeout",
@@ -208,6 +211,8 @@ __all__ = [
     "TaskError",
     "TaskSettings",
     "TooLarge",
+    "Topic",
+    "Topics",
     "UnknownTask",
     "WaitTimeout",
     "Worker",

@@ -26,6 +26,7 @@ from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Code
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.model.run_logs import LogLevel, Logs
 from holdfast.model.signed_tokens import LinkSettings
+from holdfast.model.topics import Published
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
@@ -86,8 +87,8 @@ class Holdfast:
         include: Modules that declare tasks. A worker imports them at its start.
         keep: How long finished runs are kept, unless their task has its own `keep`: a `Keep`, or one duration for all.
         keep_by_tenant: The same for the runs of some tenants. It takes precedence over `keep` of the app and of tasks.
-        keep_events: How long an emitted event is kept if no run waits for it. Afterwards it can be emitted again, and a
-            run that waits for it waits for that. Defaults to the longer duration of `keep`.
+        keep_events: How long messages of topics are kept, and an emitted event if no run waits for it. Afterwards it
+            can be emitted again, and a run that waits for it waits for that. Defaults to the longer duration of `keep`.
         keep_keys: How long idempotency keys are kept, at least until their run has finished. Defaults to forever.
         clock: The source of time. For tests.
         name: Distinguishes this app's schedules from those of other apps in the same database. Defaults to the name of
@@ -160,6 +161,7 @@ class Holdfast:
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         app_name = created_in if name is None else check_name(name, "the name of an app")
         self._schedule_registry = ScheduleRegistry(app_name)
+        self._client.app_name = app_name
         self.schedules = Schedules(self._client, self._schedule_registry, self.registry.load)
         """Create, change and inspect schedules at run time."""
         self.limits = Limits(self._client)
@@ -237,6 +239,8 @@ class Holdfast:
             on_failure: The same when a run fails.
             on_end: The same when a run is done, failed or cancelled.
             defaults: Settings that the task shares with others. What is given here takes precedence.
+            on: Topics whose messages each create a run, with the payload as its argument: a topic, a `Topic` with
+                conditions, or a list of them.
             batch: Collect runs into one call: the function takes a list with the argument of each run.
         """
         check_known(settings, ("name", "defaults", *TaskSettings.__annotations__), "@app.task")
@@ -473,20 +477,76 @@ class Holdfast:
         """Create a run of a graph. The awaitable form of `submit`."""
         return await self._client.graphs.asubmit(graph, result, connection)
 
-    def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
+    def emit(self, event: str, payload: Any = None, tenant: str | None = None, connection: object = None) -> bool:
         """Emit an event, for every durable function that waits for it now or later.
 
         An event is immutable: the first emit of a name wins, and later ones have no effect.
 
+        Args:
+            event: The event's name.
+            payload: Any JSON-serializable value.
+            tenant: Emit it for the runs of this tenant. None emits it for runs without a tenant.
+            connection: A connection of yours, to emit it in its transaction.
+
         Returns:
             True if this call was the first.
         """
-        reject_in_event_loop("emit")
-        return self._client.emit(event, payload, tenant)
+        client = self._client
+        return client.calling("emit", connection, lambda given: client.emit(event, payload, tenant, given))
 
-    async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
+    async def aemit(
+        self, event: str, payload: Any = None, tenant: str | None = None, connection: object = None
+    ) -> bool:
         """Emit an event. The awaitable form of `emit`."""
-        return await run_in_thread(self._client.emit, event, payload, tenant)
+        client = self._client
+        return await client.acalling("emit", connection, lambda given: client.emit(event, payload, tenant, given))
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        connection: object = None,
+    ) -> Published:
+        """Publish a message to a topic: to each task that subscribes, and to each function that waits for it.
+
+        Each task with `@app.task(on=…)` that the message fits gets a run, created in the same transaction. A topic
+        needs no declaration and no subscriber.
+
+        Args:
+            topic: The topic, such as `"orders.paid"`: segments with dots between them.
+            payload: Any JSON-serializable value. It becomes the argument of the tasks' runs.
+            key: Makes the call idempotent: a message with the same key on the same topic is published once.
+            tenant: The tenant of the runs. Functions receive only messages of their own tenant.
+            connection: A connection of yours, to publish in its transaction.
+
+        Returns:
+            The id of the message, and to how many tasks and functions it went.
+
+        Raises:
+            KeyConflict: The key was used for a message with another payload.
+        """
+        client = self._client
+        return client.calling(
+            "publish", connection, lambda given: client.topics.publish(topic, payload, key, tenant, given)
+        )
+
+    async def apublish(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        connection: object = None,
+    ) -> Published:
+        """Publish a message to a topic. The awaitable form of `publish`."""
+        client = self._client
+        return await client.acalling(
+            "publish", connection, lambda given: client.topics.publish(topic, payload, key, tenant, given)
+        )
 
     def get_run(self, run_id: UUID | str) -> Run[Any]:
         """Return the handle of a run. Raises RunNotFound if it does not exist."""

@@ -119,8 +119,8 @@ class StoreHarness:
     def add_many(self, count: int, **more: Any) -> list[str]:
         return self.store.enqueuer.enqueue([self.new(**more) for _ in range(count)])
 
-    def session(self, name: str, lease: float = 60) -> str:
-        self.store.sessions.open(name, f"worker {name}", round(lease * SECOND), "{}")
+    def session(self, name: str, lease: float = 60, info: str = "{}") -> str:
+        self.store.sessions.open(name, f"worker {name}", round(lease * SECOND), info)
         return name
 
     def lane(self, task: str = "task", queue: str = "default") -> int:

@@ -6,19 +6,22 @@ Blocking; the `a…` methods of the public API call it in a thread. Creating run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
+from holdfast.client.caller_transaction import blocking, call_with
 from holdfast.client.graphs import GraphClient
 from holdfast.client.handle import Run
 from holdfast.client.interaction import RunInteraction
 from holdfast.client.results import RunResults
 from holdfast.client.run_creator import RunCreator
 from holdfast.client.streams import RunStreams
+from holdfast.client.topics import TopicClient, declared_subscriptions
+from holdfast.database.caller_connection import CallerConnection
 from holdfast.errors import ConfigError
 from holdfast.model.budget import from_units
 from holdfast.model.codec import encode
@@ -36,13 +39,16 @@ from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_actions import run_changes
 from holdfast.store.run_reader import run_id
+from holdfast.store.topics import DeclaredSubscription
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.operations import Step
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
-from holdfast.task.scope import refuse_in_body
+from holdfast.task.scope import refuse_in_body, reject_in_event_loop
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
+
+T = TypeVar("T")
 
 
 class Client:
@@ -57,6 +63,7 @@ class Client:
         self._keep = keep
         self.creator = RunCreator(self, registry, keep, telemetry)
         self.new_run = self.creator.new_run
+        self.app_name = ""
         self._use(store)
 
     def _use(self, store: Store) -> None:
@@ -65,10 +72,15 @@ class Client:
         self.results = RunResults(store, self._registry)
         self.graphs = GraphClient(self, self.results.reader, self._keep)
         self.streams = RunStreams(store, self.results.waiter)
+        self.topics = TopicClient(store, self._registry, self.subscriptions)
         self.interaction = RunInteraction(store, self._registry, self.streams.followers)
         self.decode_result = self.results.decode_result
         self.wake_result_waiters = self.results.waiter.on_local_ends
         self.wake_followers = self.streams.followers.on_local_writes
+
+    def subscriptions(self) -> tuple[str, list[DeclaredSubscription]]:
+        """Return the name of the app, and the tasks of its code that subscribe to topics."""
+        return self.app_name, declared_subscriptions(self._registry, self.new_run)
 
     def bind(self, store: Store) -> None:
         """Switch to another store, for existing tasks and handles too. Not while calls are in progress."""
@@ -147,8 +159,10 @@ class Client:
 
     # Changing runs
 
-    def cancel(self, id: UUID, reason: str | None, by: str | None = None) -> bool:
-        return self.store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
+    def cancel(
+        self, id: UUID, reason: str | None, by: str | None = None, connection: CallerConnection | None = None
+    ) -> bool:
+        return self.store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)), connection)
 
     def retry(
         self,
@@ -225,20 +239,39 @@ class Client:
         self.store.actions.fork(str(id), str(fork), from_step, text, check_actor(by))
         return self.handle(fork, task)
 
-    def send(self, id: UUID, task: str, topic: str, payload: Any, by: str | None = None) -> None:
+    def send(
+        self,
+        id: UUID,
+        task: str,
+        topic: str,
+        payload: Any,
+        by: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
         refuse_in_body("send", 'call it inside a step: `ctx.step(run.send, topic, payload, name="send")`')
         text = self._registry.encode_message(task, check_name(topic, "a topic"), payload)
-        self.store.actions.send(str(id), topic, text, check_actor(by))
+        self.store.actions.send(str(id), topic, text, check_actor(by), connection)
 
-    def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
+    def emit(self, event: str, payload: Any, tenant: str | None, connection: CallerConnection | None = None) -> bool:
         refuse_in_body("emit", "use ctx.emit, or call it inside a step")
         name = check_name(event, "the name of an event")
         text = encode(payload, f"the payload of event {event!r}")
         tenant = None if tenant is None else check_name(tenant, "tenant")
         if self._telemetry.tracing is None:
-            return self.store.events.emit(tenant, name, text)
+            return self.store.events.emit(tenant, name, text, None, connection)
         with self._telemetry.tracing.emit(name):
-            return self.store.events.emit(tenant, name, text, self.trace())
+            return self.store.events.emit(tenant, name, text, self.trace(), connection)
+
+    # In the caller's transaction
+
+    def calling(self, verb: str, connection: object, call: Callable[[CallerConnection | None], T]) -> T:
+        """Make a blocking call, in the transaction of the caller's connection if one is given."""
+        reject_in_event_loop(verb)
+        return call(blocking(self.store, connection, verb))
+
+    async def acalling(self, verb: str, connection: object, call: Callable[[CallerConnection | None], T]) -> T:
+        """Make a blocking call from a coroutine, in the transaction of the caller's connection if one is given."""
+        return await call_with(self.store, connection, verb, call)
 
 
 def _one_pause(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.client.handle import Run
-from holdfast.database.caller_connection import AsyncCallerConnection, DjangoConnection
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection, DjangoConnection
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
@@ -35,6 +36,8 @@ from holdfast.task.task import NO_OPTIONS, Request
 if TYPE_CHECKING:
     from holdfast.client.client import Client
 
+Conclude: TypeAlias = Callable[[CallerConnection | None], bool]
+"""Concludes a gate, in the transaction of the caller's connection if there is one."""
 GATE = "gate"
 LINK_POLL_INTERVAL_S = 0.05
 INSTEAD_OF_SUBMIT = "use `await ctx.submit(graph)` for a child, or call it inside a step"
@@ -56,7 +59,7 @@ class Gate:
         self.name = name
         self._graphs = graphs
 
-    def complete(self, output: Any = None, *, by: str | None = None) -> bool:
+    def complete(self, output: Any = None, *, by: str | None = None, connection: object = None) -> bool:
         """Complete the gate. Nodes that depend on it then run.
 
         A gate that isn't open yet stores the output and completes as soon as it opens.
@@ -64,6 +67,7 @@ class Gate:
         Args:
             output: The gate's output. Must match the gate's `type`.
             by: Who completed it. Recorded in the history.
+            connection: A connection of yours, to complete it in its transaction.
 
         Returns:
             False if the gate was already complete with the same output.
@@ -71,26 +75,31 @@ class Gate:
         Raises:
             KeyConflict: The gate was completed with a different output.
         """
-        reject_in_event_loop("complete")
-        return self._graphs.complete(self._run, self.name, output, by)
+        return self._graphs.calling("complete", connection, self._completion(output, by))
 
-    async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
+    async def acomplete(self, output: Any = None, *, by: str | None = None, connection: object = None) -> bool:
         """Complete the gate. The awaitable form of `complete`."""
-        return await run_in_thread(self._graphs.complete, self._run, self.name, output, by)
+        return await self._graphs.acalling("complete", connection, self._completion(output, by))
 
-    def fail(self, error: str, *, by: str | None = None) -> bool:
+    def _completion(self, output: Any, by: str | None) -> Conclude:
+        return lambda connection: self._graphs.complete(self._run, self.name, output, by, connection)
+
+    def fail(self, error: str, *, by: str | None = None, connection: object = None) -> bool:
         """Fail the gate.
 
         Args:
             error: The error message of the gate's run.
             by: Who failed it. Recorded in the history.
+            connection: A connection of yours, to fail it in its transaction.
         """
-        reject_in_event_loop("fail")
-        return self._graphs.fail(self._run, self.name, error, by)
+        return self._graphs.calling("fail", connection, self._failure(error, by))
 
-    async def afail(self, error: str, *, by: str | None = None) -> bool:
+    async def afail(self, error: str, *, by: str | None = None, connection: object = None) -> bool:
         """Fail the gate. The awaitable form of `fail`."""
-        return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
+        return await self._graphs.acalling("fail", connection, self._failure(error, by))
+
+    def _failure(self, error: str, by: str | None) -> Conclude:
+        return lambda connection: self._graphs.fail(self._run, self.name, error, by, connection)
 
     def link(
         self, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None, wait: Duration | None = None
@@ -135,6 +144,8 @@ class GraphClient:
         self._store = client.store
         self._reader = reader
         self._keep = keep
+        self.calling = client.calling
+        self.acalling = client.acalling
 
     # Submit and append
 
@@ -280,13 +291,13 @@ class GraphClient:
         rows = self._store.queries.gates(str(id))
         return [Gate(UUID(str(row.graph)), row.node, self) for row in rows if row.state == "waiting"]
 
-    def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
+    def complete(self, id: UUID, name: str, output: Any, by: str | None, connection: CallerConnection | None) -> bool:
         refuse_in_body("complete", "call it inside a step")
-        return self._store.graphs.conclude_gate(str(id), name, gate_completed(name, output, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_completed(name, output, by), connection)
 
-    def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
+    def fail(self, id: UUID, name: str, error: str, by: str | None, connection: CallerConnection | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
-        return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by), connection)
 
     def link(self, id: UUID, name: str, expires: Duration, recipient: str | None, wait: Duration | None) -> str:
         refuse_in_body("link", "call it inside a step")

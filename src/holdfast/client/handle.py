@@ -114,7 +114,7 @@ class Run(Generic[R_co]):
                 " (see keep= and keep_keys=)"
             ) from None
 
-    def cancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
+    def cancel(self, reason: str | None = None, *, by: str | None = None, connection: object = None) -> bool:
         """Cancel the run.
 
         From this moment on a worker that is running it can't record anything more, and it stops the task's code soon
@@ -123,16 +123,17 @@ class Run(Generic[R_co]):
         Args:
             reason: Stored with the run.
             by: Who cancels it, for the history.
+            connection: A connection of yours, to cancel it in its transaction.
 
         Returns:
             True if this call cancelled the run, False if it had already finished: then it doesn't run any more anyway.
         """
-        reject_in_event_loop("cancel")
-        return self._client.cancel(self.id, reason, by)
+        return self._client.calling("cancel", connection, lambda given: self._client.cancel(self.id, reason, by, given))
 
-    async def acancel(self, reason: str | None = None, *, by: str | None = None) -> bool:
+    async def acancel(self, reason: str | None = None, *, by: str | None = None, connection: object = None) -> bool:
         """Cancel the run. The awaitable form of `cancel`."""
-        return await run_in_thread(self._client.cancel, self.id, reason, by)
+        client = self._client
+        return await client.acalling("cancel", connection, lambda given: client.cancel(self.id, reason, by, given))
 
     def retry(
         self,
@@ -284,24 +285,28 @@ class Run(Generic[R_co]):
         fork = partial(self._client.fork, from_failed=from_failed)
         return await run_in_thread(fork, self.id, self.task, from_step, args, kwargs, by)
 
-    def send(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
+    def send(self, topic: str, payload: Any = None, *, by: str | None = None, connection: object = None) -> None:
         """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.
 
         Args:
             topic: The topic that the run receives from.
             payload: Any JSON-serializable value.
             by: Who sends it. With a sender, the message is recorded in the history.
+            connection: A connection of yours, to send it in its transaction.
 
         Raises:
             RunFinished: The run has finished, so that it never receives the message.
             BadMessage: The task declares another type for the topic with `receives=`.
         """
-        reject_in_event_loop("send")
-        self._client.send(self.id, self.task, topic, payload, by)
+        client = self._client
+        client.calling("send", connection, lambda given: client.send(self.id, self.task, topic, payload, by, given))
 
-    async def asend(self, topic: str, payload: Any = None, *, by: str | None = None) -> None:
+    async def asend(self, topic: str, payload: Any = None, *, by: str | None = None, connection: object = None) -> None:
         """Send a message to the run. The awaitable form of `send`."""
-        await run_in_thread(self._client.send, self.id, self.task, topic, payload, by)
+        client = self._client
+        await client.acalling(
+            "send", connection, lambda given: client.send(self.id, self.task, topic, payload, by, given)
+        )
 
     @overload
     def ask(

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.client.caller_transaction import borrow
 from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.client.handle import Run
-from holdfast.database.caller_connection import (
-    FOREIGN_SQLITE,
-    AsyncCallerConnection,
-    CallerConnection,
-    DjangoConnection,
-    wrap_connection,
-)
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection, DjangoConnection
 from holdfast.errors import ConfigError, CostExceedsLimit
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.ids import new_id_text
@@ -153,11 +148,7 @@ class RunCreator:
 
     def borrow(self, connection: object) -> CallerConnection | AsyncCallerConnection | None:
         """Wrap the caller's connection for the store."""
-        if connection is None:
-            return None
-        if self._store.database.dialect.name == "sqlite":
-            raise ConfigError(FOREIGN_SQLITE)
-        return wrap_connection(connection, self._store.database.django_alias)
+        return borrow(self._store, connection)
 
     # Rows
 

@@ -87,6 +87,10 @@ class ReadOnlyRunFactory:
         self._registry = registry
         self._payloads = payloads
 
+    def subscriptions(self) -> tuple[str, list[Any]]:
+        """Return none: a replay declares nothing."""
+        return "", []
+
     def new_run(self, request: Any, *, pack: bool = True) -> NewRun:  # noqa: ARG002
         raise _refusal("create a run")
 

@@ -203,6 +203,10 @@ class ManagedConnection:
             self._connect_failure = None
         return self._connection
 
+    def has(self, connection: DatabaseConnection) -> bool:
+        """Return whether this is the open connection."""
+        return self._connection is connection
+
     def pause(self) -> bool:
         """Close the connection and block its users until `resume`. Return False if a thread keeps it for too long."""
         if not self._lock.acquire(timeout=FORK_PAUSE_TIMEOUT_S):
@@ -323,6 +327,10 @@ class Database(ABC):
 
     def in_user_transaction(self) -> bool:
         """Return whether this thread is inside `transaction()`, so that its writes may still be rolled back."""
+        return False
+
+    def is_user_transaction(self, connection: object) -> bool:  # noqa: ARG002 - only SQLite has any
+        """Return whether it is the connection of a `transaction()` that this thread is inside."""
         return False
 
     def reject_wait_in_transaction(self, what: str) -> None:

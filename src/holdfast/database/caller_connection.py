@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from holdfast.database.base import Row
 from holdfast.database.dialect import PARAMETER
 from holdfast.database.statements import Statement
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,11 +28,12 @@ SUPPORTED = (
     ' AsyncConnection or AsyncSession, or "django"'
 )
 NO_TRANSACTION = "connection=: the connection is not in a transaction, so nothing would be committed together: {}"
-FAILED = "connection=: the transaction has failed; roll it back before you enqueue"
+FAILED = "connection=: the transaction has failed; roll it back first"
 CLOSED = "connection=: the connection is closed"
 FOREIGN_SQLITE = (
-    "SQLite: pass the connection from `with app.transaction() as connection:` and use it for your own tables too; other"
-    " connections are not supported because two SQLite libraries in one process break file locking"
+    "SQLite: pass the connection from `with app.transaction() as connection:`, inside the block, and use it for"
+    " your own tables too; other connections aren't supported, because two SQLite libraries in one process break each"
+    " other's file locks"
 )
 
 
@@ -59,6 +63,35 @@ class AsyncCallerConnection(_CallerConnectionBase):
 
     @abstractmethod
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
+
+
+class BridgedConnection(CallerConnection):
+    """A caller's asynchronous connection for blocking code in another thread, while the caller awaits that code."""
+
+    _connection: AsyncCallerConnection
+
+    def __init__(self, connection: AsyncCallerConnection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(connection)
+        self._loop = loop
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Refuse statements from now on, except the one that undoes those before, because the call was cancelled."""
+        self._is_closed = True
+
+    def check(self) -> None:
+        self._connection.check()
+
+    @property
+    def target(self) -> object:
+        return self._connection.target
+
+    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        import asyncio
+
+        if self._is_closed and statement.name != "rollback_enqueue":
+            raise StoreUnavailable("the call was cancelled: roll its transaction back")
+        return asyncio.run_coroutine_threadsafe(self._connection.execute(statement, values), self._loop).result()
 
 
 def wrap_connection(connection: Any, django_alias: str = "default") -> CallerConnection | AsyncCallerConnection:

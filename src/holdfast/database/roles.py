@@ -32,7 +32,8 @@ _LOOKS_HASHED = re.compile(r"[0-9a-f]{16}")
 _WORK = {
     "runs": _ALL, "keys": _ALL, "lanes": _ALL, "workers": _ALL, "checkpoints": _ALL, "waits": _ALL, "events": _ALL,
     "messages": _ALL, "metadata": _ALL, "run_values": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
-    "budget_totals": _ALL, "tallies": _ALL,
+    "budget_totals": _ALL, "tallies": _ALL, "subscriptions": _ALL, "publications": _ALL,
+    "listeners": "select, insert, delete",
     "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
     "logs": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
@@ -80,7 +81,7 @@ _GRANTS = {"work": _WORK, "operate": _OPERATE, "enqueue": _ENQUEUE, "read": _REA
 _VIEWS = (
     "paused_lanes", "paused_tenants", "shown_runs", "readable_runs", "readable_history", "readable_workers",
     "readable_queues", "readable_checkpoints", "readable_waits", "readable_events", "readable_schedules",
-    "readable_tallies", "readable_watchers",
+    "readable_tallies", "readable_watchers", "readable_subscriptions", "readable_publications",
 )  # fmt: skip
 _OPERATORS_VIEWS = ("readable_tokens", "readable_logins")
 _TENANT_VIEWS = (

@@ -147,6 +147,10 @@ class SqliteTransaction:
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
 
+    def is_of(self, writer: ManagedConnection) -> bool:
+        """Return whether it is the open connection of this writer."""
+        return writer.has(self._connection)
+
     def execute(self, sql: str, values: Any = ()) -> list[Row]:
         """Run SQL and return its rows. Values are a sequence for `?` or a mapping for `:name`."""
         return self._connection.run(sql, values)
@@ -241,6 +245,13 @@ class SqliteDatabase(Database):
 
     def in_user_transaction(self) -> bool:
         return self._holder == threading.get_ident()
+
+    def is_user_transaction(self, connection: object) -> bool:
+        return (
+            isinstance(connection, SqliteTransaction)
+            and self.in_user_transaction()
+            and connection.is_of(self.connection("client"))
+        )
 
     def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:  # noqa: ARG002
         if self._in_memory:

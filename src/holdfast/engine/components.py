@@ -261,6 +261,7 @@ class WorkerComponents:
             "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MAX_REPORTED_TASKS],
             "thread_slots": self.runner.threads, "thread_tasks": in_threads[:MAX_REPORTED_TASKS],
             "app": self._schedule_registry.app, "schedules": self.scheduler.digests(),
+            "subscriptions": self.scheduler.subscription_digests(),
             "labels": self.settings.labels, "queue_slots": self.settings.queue_slots,
             "requires": dict(sorted(requires.items())[:MAX_REPORTED_TASKS]),
         }  # fmt: skip

@@ -16,6 +16,7 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
+from holdfast.store.topics import DeclaredSubscription
 from holdfast.telemetry import log
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ class ClientServices(Protocol):
 
     def check_budget(self, name: str) -> None:
         """Raise ConfigError unless the application declares this budget."""
+
+    def subscriptions(self) -> tuple[str, list[DeclaredSubscription]]:
+        """Return the name of the app, and the tasks of its code that subscribe to topics."""
 
     def pack(self, text: str, context: PayloadContext, what: str) -> str:
         """Return a JSON payload as it is stored in this place."""

@@ -38,7 +38,7 @@ CANT_COPY = (
 
 PayloadField: TypeAlias = Literal[
     "args", "result", "step", "step_args", "event", "message", "reply", "value", "chunk", "progress", "schedule",
-    "log", "thread",
+    "log", "thread", "topic",
 ]  # fmt: skip
 """What a payload is."""
 
@@ -50,9 +50,10 @@ class PayloadContext(msgspec.Struct, frozen=True):
         field: What the payload is: `args` and `result` of a run (or of a gate), the result of a `step`, the arguments
             of a failed step (`step_args`), the payload of an `event` or a `message` (or of an ask), the `reply` to an
             ask, a `value` of `ctx.set`, a `chunk` of `ctx.write`, the `progress` of a run, lines that a run logged
-            (`log`), the arguments of a `schedule` that was created at run time, or a part of a `thread` of LangGraph.
-        tenant: The tenant of the run or event.
-        run: The id of the run; None for events and schedules.
+            (`log`), the arguments of a `schedule` that was created at run time, a part of a `thread` of LangGraph, or a
+            message that was published to a `topic`.
+        tenant: The tenant of the run, event or message.
+        run: The id of the run; None for events, schedules and published messages.
         name: The key of the step or ask, the name of the event, value, schedule or thread, or the topic; `template` for
             arguments into which a graph fills outputs; None for others.
     """

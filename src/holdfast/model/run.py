@@ -18,6 +18,8 @@ RunState: TypeAlias = Literal[
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 GRAPH_QUEUE = "$graph"
+TOPIC_QUEUE = "$topic"
+"""Stands for the queue in the scope of the keys of published messages, which are no runs."""
 """The queue of graphs and gates, from which no worker claims."""
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled", "skipped"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from holdfast.store.commands import (
     MarkUndosCommand,
     NewCheckpoint,
     ProgressCommand,
+    PublishCommand,
     Reply,
     ReplyCommand,
     RunToken,
@@ -46,6 +47,7 @@ from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_row
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs_later
 from holdfast.store.step_permits import StepPermits
+from holdfast.store.topics import NewMessage, Receivers, find_receivers, listen, publish_messages
 from holdfast.store.waits import (
     EventWaiter,
     decode_outcome,
@@ -131,13 +133,21 @@ class CommandBatch:
             self._emitted = lock_events(self._tx, events)
         new = {emit.target for _, emit in self._unanswered(EmitCommand)} - self._emitted.keys()
         waiters, more = find_waiters(self._tx, new)
+        receivers = find_receivers(
+            self._tx,
+            [
+                NewMessage(each.id, each.topic, each.tenant, each.payload)
+                for _, each in self._unanswered(PublishCommand)
+            ],
+        )
         budget_waits = [wait for _, wait in self._unanswered(WaitCommand) if wait.kind == "budget"]
         if budget_waits or any(isinstance(command, SpendCommand) for command in self._commands):
             self._spending = Spending(self._tx, budget_waits)
-        self._lock_runs(waiters)
+        self._lock_runs({waiter.run for waiter in waiters} | receivers.functions)
         if not is_alive():
             return [RUN_LOST] * len(self._commands)
         self._emit(waiters, more=more)
+        self._publish(receivers)
         self._record()
         self._answer()
         self._withdraw()
@@ -166,12 +176,12 @@ class CommandBatch:
             if isinstance(command, kind) and at not in self._replies
         ]
 
-    def _lock_runs(self, waiters: Sequence[EventWaiter]) -> None:
+    def _lock_runs(self, woken: Collection[str]) -> None:
         """Lock the runs of the commands and those that will be woken.
 
         Under the locks, reply to commands that were carried out before, and to those whose run is lost.
         """
-        runs = {command.token.run for command in self._commands} | {waiter.run for waiter in waiters}
+        runs = {command.token.run for command in self._commands}.union(woken)
         locked = lock_runs_later(self._tx, runs)
         replies = read_replies(self._tx, self._commands)
         self._runs, self._replies = locked(), replies()
@@ -204,6 +214,16 @@ class CommandBatch:
             self._reply(at, emit, "emit", "true" if is_first else "false")
         if payloads:
             self._woken |= emit_locked_events(self._tx, payloads, waiters, more=more, traces=traces)
+
+    def _publish(self, receivers: Receivers) -> None:
+        """Publish messages, except those that were published before the reply got lost or whose run is lost."""
+        publishes = self._unanswered(PublishCommand)
+        if not publishes:
+            return
+        receivers.keep({each.id for _, each in publishes})
+        self._woken |= publish_messages(self._tx, receivers, self._runs)
+        for (at, publish), counts in zip(publishes, receivers.counts(), strict=True):
+            self._reply(at, publish, "publish", msgspec.json.encode([publish.id, *counts]).decode())
 
     def _record(self) -> None:
         """Record checkpoints, and delete the waits of which they are the outcome."""
@@ -280,6 +300,10 @@ class CommandBatch:
         waits = [each for each in self._unanswered(WaitCommand) if each[1].kind != "limit"]
         if not waits:
             return
+        listen(
+            self._tx,
+            [(wait.token.run, str(wait.target), wait.listening) for _, wait in waits if wait.listening is not None],
+        )
         found = self._tx.execute("find_waits", rows=json_rows(_wait_key(wait) for _, wait in waits))
         known = {(str(run), key): (due_in, outcome, value) for run, key, due_in, outcome, value in found}
         new: list[tuple[int, WaitCommand, int | None]] = []

@@ -70,13 +70,24 @@ class NewStepCheckpoint(msgspec.Struct, gc=False):
         )
 
 
+class Listening(NamedTuple):
+    """Which messages of a topic a function receives. `fields`: JSON of the fields that are compared. `wanted`: their
+    values, as `values_digest` returns them."""
+
+    tenant: str | None
+    topic: str
+    fields: str
+    wanted: str
+
+
 class WaitCommand(msgspec.Struct):
     """Register a wait. The reply is its outcome if there is one already, else the time until it is due.
 
     `target` is the topic, the event's target, the spawn key of children, or the permits that the step `name` needs: its
     outcome is that they are taken, which isn't recorded. An eager wait for children ends with the
     first that fails. `n` is the number of its checkpoint, which is taken when the command is submitted.
-    `answer`: the answer to an ask, which becomes durable with the wait for the next one.
+    `answer`: the answer to an ask, which becomes durable with the wait for the next one. `listening`: what the function
+    receives from now on, also between its waits.
 
     A wait of kind `budget` is for room in the budget `name`; its outcome is `budget`, or `exceeded` and by what.
     """
@@ -92,6 +103,7 @@ class WaitCommand(msgspec.Struct):
     due_at: int | None = None
     n: int = 0
     answer: AskAnswer | None = None
+    listening: Listening | None = None
 
 
 class WithdrawCommand(msgspec.Struct):
@@ -125,6 +137,18 @@ class EmitCommand(msgspec.Struct):
     name: str
     payload: str
     trace: str | None = None
+
+
+class PublishCommand(msgspec.Struct):
+    """Publish a message to a topic. `id`: that of the message. `payload`: JSON text, packed where it is stored."""
+
+    token: RunToken
+    n: int
+    key: str
+    id: str
+    topic: str
+    tenant: str | None
+    payload: str
 
 
 class SpawnCommand(msgspec.Struct):
@@ -290,9 +314,9 @@ class FailedTryCommand(msgspec.Struct):
 
 
 Command: TypeAlias = (
-    NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | SpawnCommand | EnqueueCommand
-    | WriteCommand | ProgressCommand | AnnotateCommand | SetCommand | ReplyCommand | MarkUndosCommand | FailedTryCommand
-    | LimitedStepCommand | AdjustCommand | SpendCommand
+    NewCheckpoint | WaitCommand | WithdrawCommand | SetAsideCommand | EmitCommand | PublishCommand | SpawnCommand
+    | EnqueueCommand | WriteCommand | ProgressCommand | AnnotateCommand | SetCommand | ReplyCommand | MarkUndosCommand
+    | FailedTryCommand | LimitedStepCommand | AdjustCommand | SpendCommand
 )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ that an idle tenant doesn't save up turns. A run that becomes ready again gets t
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -39,9 +38,19 @@ from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.failure import cancellation_json
 from holdfast.model.payloads import PayloadContext, Payloads
-from holdfast.model.run import GRAPH_QUEUE
+from holdfast.model.run import GRAPH_QUEUE, TOPIC_QUEUE
 from holdfast.store.metadata import metadata_steps
-from holdfast.store.module import MAX_BATCH_ROWS, StatementCall, StoreContext, StoreModule, Tx, in_batches, json_rows
+from holdfast.store.module import (
+    MAX_BATCH_ROWS,
+    StatementCall,
+    StoreContext,
+    StoreModule,
+    Tx,
+    check_identity,
+    in_batches,
+    json_rows,
+    run_steps,
+)
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import cancel_runs, lock_with_parents
@@ -172,8 +181,6 @@ class EnqueueStore(StoreModule):
     def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
         super().__init__(context)
         self._lanes = lanes
-        self._verified: weakref.WeakSet[object] = weakref.WeakSet()
-        """Callers' databases that are known to be the app's own."""
 
     def enqueue(self, runs: Sequence[NewRun]) -> list[str]:
         """Create the runs, all or none; return for each its id, or that of the run that has its key or unique name.
@@ -266,9 +273,9 @@ class EnqueueStore(StoreModule):
 
         The first use of a connection checks that it leads to the app's own tables.
         """
-        if connection.target not in self._verified:
-            yield from _check_identity(self._context.identity())
-            self._verified.add(connection.target)
+        if connection.target not in self._context.verified:
+            yield from check_identity(self._context.identity())
+            self._context.verified.add(connection.target)
         yield "begin_enqueue", {}
         try:
             ids = yield from steps
@@ -303,34 +310,6 @@ def create_runs(tx: Tx, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> li
         return []
 
     return run_steps(enqueue_steps(runs, lanes, tx.payloads), execute)
-
-
-def run_steps(steps: EnqueueSteps, execute: Callable[..., list[Row]]) -> list[str]:
-    """Execute the statements of steps to their end; return the run ids."""
-    try:
-        name, values = next(steps)
-        while True:
-            try:
-                rows = execute(name, **values)
-            except Exception as error:
-                name, values = steps.throw(error)
-            else:
-                name, values = steps.send(rows)
-    except StopIteration as end:
-        return list(end.value)
-
-
-def _check_identity(expected: str) -> Generator[StatementCall, list[Row], None]:
-    found = yield "find_tables", {}
-    if not found[0][0]:
-        raise ConfigError(
-            "the database of connection= has no Holdfast tables: use the same database and schema as the app"
-        )
-    identity = yield "read_identity", {}
-    if not identity or identity[0][0] != expected:
-        raise ConfigError(
-            "the database of connection= has Holdfast tables of its own: use the same database and schema as the app"
-        )
 
 
 def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int], payloads: Payloads) -> EnqueueSteps:
@@ -461,15 +440,21 @@ def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[s
     for run in keyed:
         digest, id = known[key_scope(run), str(run.key)]
         if digest not in (run.digest, run.old_digest):
-            what = f"{'graph' if run.queue == GRAPH_QUEUE else 'task'} {run.task}"
-            raise KeyConflict(
-                f"key {run.key!r} of {what} was used for another request, by run {id}:"
-                " use another key, or the same arguments",
-                UUID(id),
-            )
+            raise _key_conflict(run, id)
         if id != run.id:
             stands_for[run.id] = id
     return stands_for
+
+
+def _key_conflict(run: NewRun, id: str) -> KeyConflict:
+    if run.queue == TOPIC_QUEUE:
+        message = f"key {run.key!r} of topic {run.task} was used for another message, {id}: use another key"
+        return KeyConflict(f"{message}, or the same payload", UUID(id))
+    what = f"{'graph' if run.queue == GRAPH_QUEUE else 'task'} {run.task}"
+    return KeyConflict(
+        f"key {run.key!r} of {what} was used for another request, by run {id}: use another key, or the same arguments",
+        UUID(id),
+    )
 
 
 def _key_rows(runs: Mapping[tuple[str, str], NewRun], keys: Iterable[tuple[str, str]]) -> str:
@@ -591,9 +576,9 @@ def assign_turns(tx: Tx, runs: Iterable[NewRun], tenant: str | None = None) -> N
 
 
 def key_scope(run: NewRun) -> str:
-    """Return what an idempotency key is unique in: the tenant and the task, or the graph's name."""
-    scope = [run.tenant, run.task]
-    return msgspec.json.encode([*scope, "graph"] if run.queue == GRAPH_QUEUE else scope).decode()
+    """Return what an idempotency key is unique in: the tenant and the task, the graph's name or the topic."""
+    kind = {GRAPH_QUEUE: ["graph"], TOPIC_QUEUE: ["topic"]}.get(run.queue, [])
+    return msgspec.json.encode([run.tenant, run.task, *kind]).decode()
 
 
 def unique_name(run: NewRun) -> str | None:

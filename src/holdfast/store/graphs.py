@@ -38,7 +38,6 @@ from holdfast.store.enqueue import (
     key_scope,
     key_steps,
     new_run_row,
-    run_steps,
     turn_steps,
     unique_name,
 )
@@ -53,7 +52,7 @@ from holdfast.store.graph_progress import (
     read_plan,
     skip_cause_of,
 )
-from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows, run_steps
 from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewGraph, NewNode, NewRun
 from holdfast.store.run_queries import GraphOutputRow
@@ -179,8 +178,13 @@ class GraphStore(StoreModule):
 
         self._transaction("client", work)
 
-    def conclude_gate(self, id: str, name: str, outcome: GateOutcome) -> bool:
-        """Complete or fail a gate; False if it was concluded in the same way before."""
+    def conclude_gate(
+        self, id: str, name: str, outcome: GateOutcome, connection: CallerConnection | None = None
+    ) -> bool:
+        """Complete or fail a gate; False if it was concluded in the same way before.
+
+        `connection`: whose transaction it is part of.
+        """
         tries = count()
 
         def work(tx: Tx) -> bool:
@@ -192,7 +196,7 @@ class GraphStore(StoreModule):
             propagate_ends(tx, ends)
             return was_this_call
 
-        return self._transaction("client", work)
+        return self._write("client", work, connection)
 
     def gate_to_link(self, id: str, name: str) -> LinkedGate:
         """Return the gate of this name for a new link; RunFinished if it was decided."""

@@ -56,11 +56,18 @@ def enqueue_hooks(tx: Tx, ends: Iterable[EndedRun]) -> None:
             templates[end.id] = found
     if not templates:
         return
-    from holdfast.store.enqueue import assign_turns, new_run_batches  # which imports what imports this module
-
     new: list[NewRun] = []
     for row in tx.execute("read_ended_runs", rows=id_rows(sorted(templates))):
         new += _hook_runs(tx, row, templates[str(row[0])])
+    insert_runs(tx, new)
+
+
+def insert_runs(tx: Tx, new: Sequence[NewRun]) -> None:
+    """Insert independent runs without keys or unique names, whose lanes may be missing."""
+    from holdfast.store.enqueue import assign_turns, new_run_batches  # which imports what imports this module
+
+    if not new:
+        return
     lanes = _lanes(tx, new)
     for tenant in {run.tenant for run in new}:
         assign_turns(tx, [run for run in new if run.tenant == tenant], tenant)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, Statements
+from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, Statement, Statements
 from holdfast.database.base import IDLE_TIMEOUT_S
+from holdfast.database.caller_connection import CallerConnection
 from holdfast.database.faults import DataFault
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.database.migrate import prepare_schema
+from holdfast.errors import ConfigError
 from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
 
@@ -123,6 +126,8 @@ class StoreContext:
         self._identity: str | None = None
         self._prepare_lock = threading.Lock()
         self._commit_callbacks: tuple[ClientCommitCallback, ...] = ()
+        self.verified: weakref.WeakSet[object] = weakref.WeakSet()
+        """Callers' databases that are known to be the app's own."""
         register_fork_hooks(self)
 
     def on_client_commit(self, callback: ClientCommitCallback) -> Callable[[], None]:
@@ -214,6 +219,46 @@ class Tx:
         return self._connection.queue(context.statements.get(name, limit), values)
 
 
+class _OpenedByCaller:
+    """Executes the statements of a `Tx` on a caller's connection, each at once."""
+
+    def __init__(self, connection: CallerConnection) -> None:
+        self.execute = connection.execute
+
+    def queue(self, statement: Statement, values: Mapping[str, Any]) -> Callable[[], list[Row]]:
+        rows = self.execute(statement, values)
+        return lambda: rows
+
+
+def check_identity(expected: str) -> Generator[StatementCall, list[Row], None]:
+    """Yield the statements that check whether a caller's connection leads to the app's own tables."""
+    found = yield "find_tables", {}
+    if not found[0][0]:
+        raise ConfigError(
+            "the database of connection= has no Holdfast tables: use the same database and schema as the app"
+        )
+    identity = yield "read_identity", {}
+    if not identity or identity[0][0] != expected:
+        raise ConfigError(
+            "the database of connection= has Holdfast tables of its own: use the same database and schema as the app"
+        )
+
+
+def run_steps(steps: Generator[StatementCall, list[Row], T], execute: Callable[..., list[Row]]) -> T:
+    """Execute the statements of steps to their end; return their result, such as run ids."""
+    try:
+        name, values = next(steps)
+        while True:
+            try:
+                rows = execute(name, **values)
+            except Exception as error:
+                name, values = steps.throw(error)
+            else:
+                name, values = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 def _resolved_waits(tx: Tx) -> list[ResolvedWait]:
     """Return the waits that a committed transaction has resolved."""
     found: list[ResolvedWait] = []
@@ -270,6 +315,28 @@ class StoreModule:
         result = self._context.connection(purpose).run(attempt)
         if purpose == CLIENT:
             self._context.client_committed(last)
+        return result
+
+    def _write(self, purpose: str, work: Callable[[Tx], T], connection: CallerConnection | None) -> T:
+        """Run `work` in a transaction: a new one, or that of the caller's connection, where nothing is repeated.
+
+        A failure leaves nothing of it in the caller's transaction.
+        """
+        if connection is None:
+            return self._transaction(purpose, work)
+        context = self._context
+        connection.check()
+        tx = Tx(context, cast(DatabaseConnection, _OpenedByCaller(connection)))
+        if connection.target not in context.verified:
+            run_steps(check_identity(context.identity()), tx.execute)
+            context.verified.add(connection.target)
+        tx.execute("begin_enqueue")
+        try:
+            result = work(tx)
+        except Exception:
+            tx.execute("rollback_enqueue")
+            raise
+        tx.execute("release_enqueue")
         return result
 
     def _past_corrupt_rows(self, purpose: str, work: Callable[[], T], suspects: Callable[[Tx], Iterable[Any]]) -> T:

@@ -58,6 +58,15 @@ class Retention(StoreModule):
         found = column(self._execute("read", "read_pruned_events"))
         return int(found[0]) if found else None
 
+    def prune_topics(self, age: int) -> bool:
+        """Delete a batch of messages that were published `age` microseconds ago; return whether there may be more.
+
+        Those that a function has received stay with its run.
+        """
+        stored = self._execute("housekeeping", "prune_publications", age=age)
+        undelivered = self._execute("housekeeping", "prune_undelivered", age=age)
+        return max(len(stored), len(undelivered)) >= MAX_BATCH_ROWS
+
     def prune_expired_keys(self) -> bool:
         """Delete a batch of idempotency keys with a `key_ttl` that has passed; return whether there may be more."""
         return len(self._execute("housekeeping", "prune_expired_keys")) >= MAX_BATCH_ROWS
@@ -162,7 +171,7 @@ def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
         rows = id_rows(deleted)
         for statement in (
             "delete_history", "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges",
-            "delete_metadata", "delete_logs", "delete_values", "delete_spending",
+            "delete_metadata", "delete_logs", "delete_values", "delete_spending", "delete_listeners",
         ):  # fmt: skip
             tx.execute(statement, rows=rows)
         delete_own_threads(tx, rows)

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database import Conflict, DataFault, Duplicate
+from holdfast.database.caller_connection import CallerConnection
 from holdfast.errors import (
     ConfigError,
     GraphError,
@@ -65,15 +66,18 @@ def run_changes(options: Any, args: str | None) -> RunChanges:
 class RunActions(StoreModule):
     """What applications and operators do to runs."""
 
-    def cancel(self, id: str, error: str) -> bool:
-        """Cancel an unfinished run and its children, or let it undo first; False if it had ended before."""
+    def cancel(self, id: str, error: str, connection: CallerConnection | None = None) -> bool:
+        """Cancel an unfinished run and its children, or let it undo first; False if it had ended before.
+
+        `connection`: whose transaction it is part of.
+        """
 
         def work(tx: Tx) -> bool:
             ends = cancel_runs(tx, {id: _lock_run(tx, id)}, error)
             propagate_ends(tx, ends)
             return bool(ends)
 
-        return self._transaction("client", work)
+        return self._write("client", work, connection)
 
     def cancel_many(self, ids: Sequence[str], error: str) -> int:
         """Cancel a batch of runs in one transaction; return how many of them ended by it or started to undo."""
@@ -171,16 +175,19 @@ class RunActions(StoreModule):
 
         self._transaction("client", work)
 
-    def send(self, id: str, topic: str, payload: str, by: str | None = None) -> None:
+    def send(
+        self, id: str, topic: str, payload: str, by: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
         """Send a message to an unfinished run: to the receive that waits for it, or to a later one.
 
-        Only a message with a sender `by` is in the run's history: applications send many.
+        Only a message with a sender `by` is in the run's history: applications send many. `connection`: whose
+        transaction it is part of.
         """
 
         def prepare(tx: Tx, run: LockedRun) -> tuple[str, str, dict[str, Any]]:
             return topic, _packed_message(tx, run, topic, payload), {"topic": topic}
 
-        self._send(id, by, prepare)
+        self._send(id, by, prepare, connection)
 
     def resend(self, id: str, number: int, payload: str | None = None, by: str | None = None) -> str:
         """Send a message again that was set aside, or another payload instead of it; return its topic."""
@@ -198,7 +205,11 @@ class RunActions(StoreModule):
         return self._send(id, by or "", take)
 
     def _send(
-        self, id: str, by: str | None, prepare: Callable[[Tx, LockedRun], tuple[str, str, dict[str, Any]]]
+        self,
+        id: str,
+        by: str | None,
+        prepare: Callable[[Tx, LockedRun], tuple[str, str, dict[str, Any]]],
+        connection: CallerConnection | None = None,
     ) -> str:
         """Send a message: `prepare` returns its topic, its packed payload and what its history entry says."""
         call = str(new_id())
@@ -228,7 +239,7 @@ class RunActions(StoreModule):
             tx.counts_ready_runs = True
             return topic
 
-        return self._transaction("client", work)
+        return self._write("client", work, connection)
 
     def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
         """Create the run `fork` from the run `id`, with the checkpoints before a step, given by name or key.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ KEEP_ORPHANED_MICROS = 7 * 86_400 * MICROS_PER_SECOND
 """How long a schedule is kept after it disappeared from its app's code."""
 SHORT_ABSENCE_MICROS = 300 * MICROS_PER_SECOND
 """A schedule that was orphaned for a shorter time continues with its slots, as if it had never been."""
+DELETE_IT = "a schedule of this name was created at run time: delete it, or rename one"
 MAX_FORMER = 20
 MAX_ACTIONS = 20
 
@@ -71,14 +72,48 @@ class DeclaredSchedule(msgspec.Struct, frozen=True):
     def digest(self) -> str:
         """Identify the definition."""
         row = self.row("")
-        return _digest(row["kind"], row["timing"], row["rules"], row["template"])
+        return definition_digest(row["kind"], row["timing"], row["rules"], row["template"])
 
 
-class ScheduleChanges(NamedTuple):
+class Declared(Protocol):
+    """A declaration of an app's code."""
+
+    def row(self, app: str) -> dict[str, Any]:
+        """Return the row that statements take; equal for equal declarations."""
+
+    @property
+    def digest(self) -> str:
+        """Identify what is declared."""
+
+
+class KnownDeclaration(Protocol):
+    """What is stored of a declaration."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def app(self) -> str: ...
+    @property
+    def orphaned(self) -> int: ...
+    @property
+    def orphaned_at(self) -> int | None: ...
+    @property
+    def former(self) -> str | None:
+        """The digests of the declarations that it had before, as JSON."""
+
+    @property
+    def now(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    def is_moved(self, row: Mapping[str, Any]) -> bool:
+        """Return whether its slots start again with the declared row."""
+
+
+class DeclarationChanges(NamedTuple):
     """What a declaration changed, by name.
 
-    `taken`: schedules that another app had declared, with that app. `refused`: declarations without effect, with the
-    reason. `removed`: schedules that had been orphaned for long.
+    `taken`: what another app had declared, with that app. `refused`: declarations without effect, with the reason.
+    `removed`: what had been orphaned for long.
     """
 
     added: list[str]
@@ -117,14 +152,18 @@ class _KnownSchedule(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return _digest(self.kind, self.timing, self.rules, self.template)
+        return definition_digest(self.kind, self.timing, self.rules, self.template)
+
+    def is_moved(self, row: Mapping[str, Any]) -> bool:
+        return (self.kind, self.timing) != (row["kind"], row["timing"])
 
 
 class _ReportedDeclarations(msgspec.Struct):
-    """The part of a session's info that tells which schedules its code declares."""
+    """The part of a session's info that tells which schedules and subscriptions its code declares."""
 
     app: str | None = None
     schedules: dict[str, str] = {}
+    subscriptions: dict[str, str] = {}
 
 
 LiveDeclarations: TypeAlias = dict[tuple[str, str], set[str]]
@@ -136,10 +175,12 @@ def names_json(names: Iterable[str]) -> str:
     return json_rows({"name": name} for name in sorted(set(names)))
 
 
-def declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> ScheduleChanges:
+def declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> DeclarationChanges:
     """Reconcile the stored schedules of an app with those of its code."""
-    known = tx.execute("lock_declared", app=app, rows=names_json(declared))
-    rows, changes = plan_declaration(app, declared, known, tx.execute("list_live_sessions"))
+    known = known_schedules(tx.execute("lock_declared", app=app, rows=names_json(declared)))
+    rows, changes = plan_declaration(
+        app, declared, known, live_declarations(tx.execute("list_live_sessions"), "schedules"), DELETE_IT
+    )
     now = int(tx.execute("read_clock")[0][0])
     for row in rows.values():
         row["next_at"] = first_time(row["kind"], declared[row["name"]].timing, now)
@@ -158,16 +199,27 @@ def delete_schedules(tx: Tx, names: Sequence[str]) -> None:
         tx.execute(statement, rows=names_json(names))
 
 
+def known_schedules(rows: Iterable[Row]) -> list[KnownDeclaration]:
+    """Return the stored schedules and triggers from the rows of `read_declared`."""
+    return [_KnownSchedule(*row) for row in rows]
+
+
 def plan_declaration(
-    app: str, declared: Mapping[str, DeclaredSchedule], stored: Sequence[Row], sessions: Sequence[Row]
-) -> tuple[dict[str, dict[str, Any]], ScheduleChanges]:
-    """Return the rows to write, without the next times, and what they change."""
-    known = {row[0]: _KnownSchedule(*row) for row in stored}
-    live = _live_declarations(sessions)
-    changes = ScheduleChanges([], [], [], {}, {}, [])
+    app: str,
+    declared: Mapping[str, Declared],
+    stored: Iterable[KnownDeclaration],
+    live: LiveDeclarations,
+    instead: str = "",
+) -> tuple[dict[str, dict[str, Any]], DeclarationChanges]:
+    """Return the rows to write, without the next times, and what they change.
+
+    `live`: what live workers declare. `instead`: why a declaration can't replace what was created at run time.
+    """
+    known = {row.name: row for row in stored}
+    changes = DeclarationChanges([], [], [], {}, {}, [])
     rows = {name: each.row(app) for name, each in declared.items()}
     for name, each in declared.items():
-        _compare(rows[name], each.digest, known.get(name), live, changes)
+        _compare(name, rows[name], each.digest, known.get(name), live, changes, instead)
     for name, row in known.items():
         if name in declared or row.app != app:
             continue
@@ -182,19 +234,21 @@ def plan_declaration(
 
 
 def _compare(
+    name: str,
     row: dict[str, Any],
     digest: str,
-    known: _KnownSchedule | None,
+    known: KnownDeclaration | None,
     live: LiveDeclarations,
-    changes: ScheduleChanges,
+    changes: DeclarationChanges,
+    instead: str,
 ) -> None:
     """Note how the declared row differs from the stored one, and whether its slots start again (`moved`)."""
-    name, app = row["name"], row["app"]
+    app = row["app"]
     if known is None:
         changes.added.append(name)
         return
     if known.app == CREATED:
-        changes.refused[name] = "a schedule of this name was created at run time: delete it, or rename one"
+        changes.refused[name] = instead
         return
     if known.app != app and (known.app, name) in live:
         changes.refused[name] = f"app {known.app} declares it too: rename one"
@@ -206,8 +260,7 @@ def _compare(
         changes.refused[name] = "workers with a newer declaration are running"
         return
     was_short = known.orphaned_at is not None and known.now - known.orphaned_at < SHORT_ABSENCE_MICROS
-    is_moved = (known.kind, known.timing) != (row["kind"], row["timing"])
-    row["moved"] = int(is_moved or (bool(known.orphaned) and not was_short))
+    row["moved"] = int(known.is_moved(row) or (bool(known.orphaned) and not was_short))
     kept = [each for each in [*former, known.digest] if each != digest]
     row["former"] = msgspec.json.encode(kept[-MAX_FORMER:]).decode() if kept else None
     if known.app != app:
@@ -215,14 +268,15 @@ def _compare(
     changes.changed.append(name)
 
 
-def _live_declarations(sessions: Sequence[Row]) -> LiveDeclarations:
+def live_declarations(sessions: Iterable[Row], kind: Literal["schedules", "subscriptions"]) -> LiveDeclarations:
+    """Return what live workers have reported that their code declares."""
     found: LiveDeclarations = {}
     for *_, info in sessions:
         try:
             reported = msgspec.json.decode(info, type=_ReportedDeclarations)
         except (msgspec.MsgspecError, TypeError):  # corrupt, or of another release
             continue
-        for name, digest in reported.schedules.items():
+        for name, digest in getattr(reported, kind).items():
             found.setdefault((reported.app or "", name), set()).add(digest)
     return found
 
@@ -234,7 +288,7 @@ def _former(text: str | None) -> list[str]:
         return []
 
 
-def _digest(*parts: str | None) -> str:
+def definition_digest(*parts: str | None) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 

@@ -28,9 +28,10 @@ from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import cancel_runs, lock_with_parents
 from holdfast.store.schedule_definitions import (
     CREATED,
+    DELETE_IT,
+    DeclarationChanges,
     DeclaredSchedule,
     ScheduleAction,
-    ScheduleChanges,
     ScheduleKind,
     ScheduleRules,
     add_action,
@@ -38,6 +39,8 @@ from holdfast.store.schedule_definitions import (
     delete_schedules,
     first_time,
     from_text,
+    known_schedules,
+    live_declarations,
     names_json,
     plan_declaration,
     read_actions,
@@ -140,7 +143,7 @@ class ScheduleStore(StoreModule):
 
     # Definitions
 
-    def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> ScheduleChanges:
+    def declare(self, app: str, declared: Sequence[DeclaredSchedule]) -> DeclarationChanges:
         """Reconcile the stored schedules and triggers of an app with those of its code.
 
         One with a new timing, or that was orphaned for long, starts again from now. Takes no lock if nothing changed.
@@ -148,7 +151,8 @@ class ScheduleStore(StoreModule):
         by_name = {each.name: each for each in declared}
         known = self._execute("housekeeping", "read_declared", app=app, rows=names_json(by_name))
         sessions = self._execute("housekeeping", "list_live_sessions")
-        _, changes = plan_declaration(app, by_name, known, sessions)
+        live = live_declarations(sessions, "schedules")
+        _, changes = plan_declaration(app, by_name, known_schedules(known), live, DELETE_IT)
         if not changes.any():
             return changes
         self._lanes.for_runs(run for each in declared if (run := each.template) is not None)

@@ -36,6 +36,7 @@ from holdfast.store.stats import StatsStore
 from holdfast.store.step_transactions import StepTransactions
 from holdfast.store.threads import ThreadStore
 from holdfast.store.timers import TimerStore
+from holdfast.store.topics import TopicStore
 from holdfast.store.waits import EventStore
 
 
@@ -78,6 +79,7 @@ class Store:
         self.graph_forks = GraphForks(context, self.lanes)
         self.pauses = PauseStore(context)
         self.events = EventStore(context)
+        self.topics = TopicStore(context)
         self.asks = AskStore(context)
         self.limits = LimitStore(context)
         self.threads = ThreadStore(context)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.database import Row
+from holdfast.database.caller_connection import CallerConnection
 from holdfast.model.asks import ANY_ASK, asked_name
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
@@ -89,10 +90,18 @@ _WAITER_ROWS = RowReader(WaiterRow)
 class EventStore(StoreModule):
     """Events: facts that any run may wait for by name. The first emit of a name wins and is kept."""
 
-    def emit(self, tenant: str | None, name: str, payload: str, trace: str | None = None) -> bool:
+    def emit(
+        self,
+        tenant: str | None,
+        name: str,
+        payload: str,
+        trace: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> bool:
         """Emit an event; False if it had been emitted before, which changes nothing.
 
-        Wakes the first waiters; timers wake any others. `trace`: the trace context of the caller.
+        Wakes the first waiters; timers wake any others. `trace`: the trace context of the caller. `connection`: whose
+        transaction it is part of.
         """
         target = event_target(tenant, name)
         emitter = str(new_id())
@@ -110,7 +119,7 @@ class EventStore(StoreModule):
             tx.counts_ready_runs = True
             return True
 
-        return self._transaction("client", work)
+        return self._write("client", work, connection)
 
     def clear(self, tenant: str | None, name: str) -> bool:
         """Forget that an event was emitted, so that it can be emitted again; False if it wasn't.

@@ -6,7 +6,7 @@ code, not when the coroutine is first awaited. That is why the methods are plain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from decimal import Decimal
@@ -17,6 +17,7 @@ from holdfast.errors import TaskError
 from holdfast.model.budget import BudgetStatus
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
+from holdfast.model.topics import FieldValue, Published
 from holdfast.task import operation_factory
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
@@ -360,6 +361,62 @@ class Context:
     def emit(self, event: str, payload: Any = None) -> Coro[bool]:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
+
+    def publish(self, topic: str, payload: Any = None) -> Coro[Published]:
+        """Publish a message to a topic in this run's tenant, exactly once.
+
+        The function's own `ctx.next` doesn't miss it if it has subscribed before.
+        """
+        return self._executor.perform(operation_factory.publish(topic, payload))
+
+    @overload
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: TypeForm[T],
+    ) -> Coro[T]: ...
+    @overload
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: None = None,
+    ) -> Coro[Any]: ...
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: Any = None,
+    ) -> Any:
+        """Wait for the next message of a topic, which `app.publish(topic, payload)` publishes, and return its payload.
+
+        The first call with a topic and a `where` subscribes the run: it returns the next message that is published
+        from then on. Each further call returns the message after that one, also if it was published between the two
+        calls, so that a loop misses none. Messages of other tenants don't count.
+
+        Args:
+            topic: The name of the topic.
+            where: Only messages whose payload has these values, by the name or dotted path of a field.
+            timeout: How long to wait. None waits forever.
+            type: The type to decode the payload as. None returns plain JSON. A message that doesn't have this type is
+                set aside, and the function keeps waiting.
+
+        Raises:
+            WaitTimeout: No message arrived in time. The timeout is recorded, so a replay raises it too.
+
+        Example:
+            ```python
+            paid = await ctx.next("orders.paid", where={"order_id": 17}, type=Order)
+            ```
+        """
+        return self._executor.perform(operation_factory.next_message(topic, where, timeout, type))
 
     # Child runs
 

@@ -37,6 +37,7 @@ from holdfast.model.codec import (
 from holdfast.model.metadata import check_metadata
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
+from holdfast.model.topics import FieldValue, check_topic, check_where
 from holdfast.policy.admission import check_cost
 from holdfast.task import operations
 from holdfast.task.annotations import payload_type
@@ -274,6 +275,21 @@ def serve(timeout: Duration | None) -> operations.ReceiveAsk:
 def emit(event: str, payload: Any) -> operations.Emit:
     check_name(event, "the event of ctx.emit")
     return operations.Emit(event, encode(payload, f"the payload of event {event}"))
+
+
+def publish(topic: str, payload: Any) -> operations.Publish:
+    name = check_topic(topic, "the topic of ctx.publish")
+    return operations.Publish(name, encode(payload, f"the message on topic {name!r}"))
+
+
+def next_message(
+    topic: str, where: Mapping[str, FieldValue] | None, timeout: Duration | None, type: Any
+) -> operations.Next:
+    """Create the wait of `ctx.next`."""
+    name = check_topic(topic, "the topic of ctx.next")
+    values = check_where({} if where is None else where, "ctx.next: where")
+    expected = None if type is None else payload_type(type, "ctx.next: type=")
+    return operations.Next(name, values, _wait_timeout(timeout, "next"), expected)
 
 
 # Other runs

@@ -14,8 +14,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.model.asks import ReceivedAsk
-from holdfast.model.codec import digest_base
+from holdfast.model.codec import DIGEST_VERSION, digest_base
 from holdfast.model.retry import Retry
+from holdfast.model.topics import FieldValue, values_digest
 from holdfast.task.declared_limits import Cost
 from holdfast.task.functions import FunctionInfo
 from holdfast.task.graph_compiler import CompiledGraph
@@ -97,6 +98,32 @@ class Emit(msgspec.Struct):
     @property
     def base(self) -> str:
         return f"$emit:{self.event}"
+
+
+class Publish(msgspec.Struct):
+    """A message to publish in the run's tenant. `payload` is JSON text."""
+
+    topic: str
+    payload: str
+
+    @property
+    def base(self) -> str:
+        return f"$publish:{self.topic}"
+
+
+class Next(msgspec.Struct):
+    """A wait for the next message of a topic with these values. `where` is sorted by field."""
+
+    topic: str
+    where: Mapping[str, FieldValue]
+    timeout: int | None = None
+    type: Any = None
+
+    @property
+    def base(self) -> str:
+        if not self.where:
+            return f"$next:{self.topic}"
+        return f"$next:{self.topic}-{DIGEST_VERSION}{values_digest([*self.where, *self.where.values()])[:16]}"
 
 
 class Spawn(msgspec.Struct):
@@ -283,8 +310,9 @@ class Restart(msgspec.Struct):
 
 
 Operation: TypeAlias = (
-    Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | ProgressReport | Write | Annotate | Adjust | SpendAmount | ReadBudget | SetValue | ReceiveAsk | ReplyAsk | Restart
+    Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Publish | Next | Spawn | Submit | Join | Map
+    | Enqueue | Value | ProgressReport | Write | Annotate | Adjust | SpendAmount | ReadBudget | SetValue | ReceiveAsk
+    | ReplyAsk | Restart
 )  # fmt: skip
 
 

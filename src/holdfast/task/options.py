@@ -19,6 +19,7 @@ from holdfast.model.labels import check_requires
 from holdfast.model.metadata import check_metadata
 from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
+from holdfast.model.topics import Topic, Topics, check_topics
 from holdfast.task.annotations import payload_type
 from holdfast.task.hooks import HookTasks, declared_hooks
 
@@ -118,6 +119,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Mapping[str, tuple[Any, ...]] = {}
     """Requests of the tasks to enqueue when a run ends, by event. Their argument is an example."""
     batch: Batch | None = None
+    topics: tuple[Topic, ...] = ()
+    """The messages of which each creates a run."""
     requires: Mapping[str, str] = {}
     """The labels that a worker needs to execute its runs."""
 
@@ -144,6 +147,7 @@ class CommonTaskSettings(MachineSettings, total=False):
     """The settings that all tasks have in common, those with `batch=` included."""
 
     run_in: RunIn | None
+    on: Topics | None
 
 
 class TaskSettings(CommonTaskSettings, total=False):
@@ -205,6 +209,7 @@ def check_declaration(
     on_end: HookTasks | None = None,
     batch: Batch | None = None,
     requires: Mapping[str, str] | None = None,
+    on: Topics | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -224,6 +229,7 @@ def check_declaration(
         batch=None if batch is None else _batch(batch, run_in, f"{where}: batch"),
         receives={} if receives is None else _message_types(receives, f"{where}: receives", "topic"),
         asks={} if asks is None else _message_types(asks, f"{where}: asks", "ask"),
+        topics=() if on is None else check_topics(on, f"{where}: on"),
         requires={} if requires is None else check_requires(requires, f"{where}: requires"),
         hooks=declared_hooks(where, on_success=on_success, on_failure=on_failure, on_end=on_end),
     )

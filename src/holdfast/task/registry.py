@@ -292,6 +292,10 @@ def register_task(
         if declaration.batch is None
         else BatchSignature(fn, declaration.name)
     )
+    if declaration.topics and not signature.takes_one_argument:
+        raise ConfigError(
+            f"task {declaration.name}: with on=, the function must take the payload of the message as its only argument"
+        )
     if signature.injections and declaration.run_in == "process":
         raise ConfigError(
             f'task {declaration.name}: {signature.injections[0].parameter} can\'t be injected with run_in="process": '

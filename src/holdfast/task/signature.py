@@ -77,6 +77,16 @@ class Signature:
         with suppress(Unresolved):  # The names may be defined later in the module.
             self._resolve()
 
+    @property
+    def takes_one_argument(self) -> bool:
+        """Whether it can be called with one positional argument."""
+        return self._required <= set(self._names[:1]) and bool(self._names or self._var_positional)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The names of all parameters."""
+        return tuple(parameter.name for parameter in self._ordered)
+
     def resolve(self) -> None:
         """Resolve the annotations now. Raises TaskError for undefined names."""
         if self._decoder is None:

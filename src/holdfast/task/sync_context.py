@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
@@ -15,6 +15,7 @@ from holdfast.errors import TaskError
 from holdfast.model.budget import BudgetStatus
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
+from holdfast.model.topics import FieldValue, Published
 from holdfast.task import operation_factory
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
@@ -205,6 +206,39 @@ class SyncContext:
     def emit(self, event: str, payload: Any = None) -> bool:
         """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
+
+    def publish(self, topic: str, payload: Any = None) -> Published:
+        """Publish a message to a topic in this run's tenant, exactly once."""
+        return self._executor.perform(operation_factory.publish(topic, payload))
+
+    @overload
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: TypeForm[T],
+    ) -> T: ...
+    @overload
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: None = None,
+    ) -> Any: ...
+    def next(
+        self,
+        topic: str,
+        where: Mapping[str, FieldValue] | None = None,
+        timeout: Duration | None = None,
+        *,
+        type: Any = None,
+    ) -> Any:
+        """Wait for the next message of a topic and return its payload, as in `Context.next`."""
+        return self._executor.perform(operation_factory.next_message(topic, where, timeout, type))
 
     # Child runs
 

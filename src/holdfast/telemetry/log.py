@@ -303,6 +303,22 @@ def schedules_declared(app: str, change: str, names: Iterable[str]) -> None:
     _log(logging.INFO, f"schedules {change}", {"schedules": named}, app=app, schedules=", ".join(named))
 
 
+def subscriptions_declared(app: str, change: str, names: Iterable[str]) -> None:
+    named = sorted(names)
+    _log(logging.INFO, f"subscriptions {change}", {"tasks": named}, app=app, tasks=", ".join(named))
+
+
+def subscription_refused(name: str, app: str, reason: str) -> None:
+    fields: dict[str, Any] = {"task": name}
+    _log(logging.WARNING, "subscription has no effect", fields, **fields, app=app, reason=reason)
+
+
+def subscription_unreadable(name: str, error: Exception) -> None:
+    fields: dict[str, Any] = {"task": name}
+    hint = "another release wrote it: publish with that one, or restart its workers"
+    _log(logging.WARNING, "subscription is unreadable", fields, **fields, error=error, hint=hint)
+
+
 def schedule_taken_over(name: str, before: str, app: str) -> None:
     hint = "if both apps are in use, rename one of the schedules"
     fields: dict[str, Any] = {"schedule": name}

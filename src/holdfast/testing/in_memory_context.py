@@ -28,10 +28,13 @@ from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext, Payloads
+from holdfast.model.topics import Topic, parse_inbox
+from holdfast.policy.topic_rules import has_values
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_tree import format_spawn_key
+from holdfast.store.topics import DeclaredSubscription
 from holdfast.task.context import Context
 from holdfast.task.fakes import fake_task
 from holdfast.task.functions import is_async
@@ -96,6 +99,9 @@ class InMemoryRunFactory:
         self.gates[run.id] = first
         return run, NewGraph([])
 
+    def subscriptions(self) -> tuple[str, list[DeclaredSubscription]]:
+        return "", []
+
     def pack(self, text: str, context: PayloadContext, what: str) -> str:
         return PLAIN_PAYLOADS.pack(text, context, what)
 
@@ -155,6 +161,7 @@ class SharedState:
         self.values: dict[str, Any] = {}
         self.replies: list[Any] = []
         self.spent: dict[str, int] = {}
+        self.published: list[tuple[str, Any]] = []
 
 
 class InMemoryExecutor:
@@ -258,11 +265,8 @@ class InMemoryExecutor:
         match command:
             case commands.NewCheckpoint():
                 return str(shared.now) if command.kind == "now" else command.value
-            case commands.EmitCommand():
-                first = command.name not in shared.events
-                shared.events.setdefault(command.name, command.payload)
-                shared.emitted.setdefault(command.name, decode(command.payload))
-                return "true" if first else "false"
+            case commands.EmitCommand() | commands.PublishCommand():
+                return self._announce(command)
             case commands.SpawnCommand():
                 self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 requests = self._runs.requests
@@ -289,6 +293,16 @@ class InMemoryExecutor:
             total = str(from_units(spent[budget]))
             found.append({"budget": budget, "spent": total, "limit": None, "exceeded": False})
         return encode(found)
+
+    def _announce(self, command: commands.EmitCommand | commands.PublishCommand) -> str:
+        shared = self.shared
+        if isinstance(command, commands.PublishCommand):
+            shared.published.append((command.topic, decode(command.payload)))
+            return encode([command.id, 0, 0])
+        first = command.name not in shared.events
+        shared.events.setdefault(command.name, command.payload)
+        shared.emitted.setdefault(command.name, decode(command.payload))
+        return "true" if first else "false"
 
     def _reply(self, answer: AskAnswer) -> None:
         if answer.answer == "reply":
@@ -323,13 +337,21 @@ class InMemoryExecutor:
                     return WaitOutcome("message", encode_envelope(ask))
         if wait.kind == "event" and wait.name in self.shared.events:
             return WaitOutcome("event", self.shared.events[wait.name])
-        if wait.kind == "message" and self._messages.get(wait.target or ""):
-            return WaitOutcome("message", self._messages[wait.target or ""].pop(0))
+        if wait.kind == "message" and (payload := self._take_message(str(wait.target))) is not None:
+            return WaitOutcome("message", payload)
         if wait.due_at is None and wait.delay is None:
             raise TaskError(_missing_input(wait))
         now = self.shared.now
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
         return WaitOutcome("due", None)
+
+    def _take_message(self, target: str) -> str | None:
+        inbox = parse_inbox(target) or Topic(target)
+        messages = self._messages.get(inbox.pattern, [])
+        for at, payload in enumerate(messages):
+            if has_values(decode(payload), inbox.where):
+                return messages.pop(at)
+        return None
 
     async def _run_children(self, spawn: str) -> None:
         """Call the functions of awaited children, one after the other, each once."""
@@ -380,7 +402,9 @@ def _missing_input(wait: commands.WaitCommand) -> str:
         return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
     if (name := asked_name(wait.target)) is not None:
         return f"no ask arrives: pass it with context(asks=[({name or 'name'!r}, payload), …])"
-    return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
+    inbox = parse_inbox(wait.target)
+    topic = wait.target if inbox is None else inbox.pattern
+    return f"no message arrives on topic {topic!r}: pass it with context(messages={{{topic!r}: […]}})"
 
 
 class RecordedEffects:
@@ -403,6 +427,11 @@ class RecordedEffects:
     def emitted(self) -> dict[str, Any]:
         """The events that were emitted, with their payloads."""
         return dict(self._executor.shared.emitted)
+
+    @property
+    def published(self) -> list[tuple[str, Any]]:
+        """The messages that were published, in order, as pairs of topic and payload."""
+        return list(self._executor.shared.published)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -496,7 +525,7 @@ def context(
 
     Args:
         events: The events that have occurred, with their payloads.
-        messages: The messages that were sent, in order, by topic.
+        messages: The messages that were sent to the run or published, in order, by topic.
         asks: The asks in order of arrival, as pairs of name and payload. `ctx.replies` has the answers.
         gates: The outputs of gates by name; an exception rejects the gate.
         connection: The connection for functions of `ctx.transaction`.

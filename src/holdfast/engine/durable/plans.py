@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.engine.durable import budgets, interaction
+from holdfast.engine.durable import budgets, interaction, topics
 from holdfast.engine.durable.history import (
     ChildOutcome,
     Compensation,
@@ -404,11 +404,24 @@ class OperationPlans:
             raise unexpected_payload(what, error) from error
 
     async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
+        context = message_context(self.claim.tenant, self.claim.id, operation.topic)
+        return await self.receive_message(executor, operation, context, operation.topic)
+
+    async def receive_message(
+        self,
+        executor: PlanExecutor,
+        operation: op.Receive | op.Next,
+        context: PayloadContext,
+        target: str,
+        listening: commands.Listening | None = None,
+    ) -> Any:
+        """Wait for a message that has the expected type; set others aside."""
         topic, what = operation.topic, f"message on topic {operation.topic!r}"
         key = self.history.next_key(operation.base)
-        context = message_context(self.claim.tenant, self.claim.id, topic)
         while True:
-            result = await self.wait_for_outcome(executor, key, kind="message", target=topic, delay=operation.timeout)
+            result = await self.wait_for_outcome(
+                executor, key, kind="message", target=target, delay=operation.timeout, listening=listening
+            )
             text = self.payload(result, context, what)
             try:
                 return decode_value(text, operation.type or Any)
@@ -731,4 +744,6 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.SetValue: interaction.set_value,
     op.ReceiveAsk: interaction.receive_ask,
     op.ReplyAsk: interaction.reply,
+    op.Publish: topics.publish,
+    op.Next: topics.next_message,
 }

@@ -1,4 +1,4 @@
-"""Maintenance loops: deletion of expired runs, events and keys, and aggregation of statistics."""
+"""Maintenance loops: deletion of expired runs, events, messages and keys, and aggregation of statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _jittered(interval_s: float) -> float:
 
 
 class Pruner(Loop):
-    """Deletes finished runs, events and idempotency keys whose retention has expired, and unused counters of limits.
+    """Deletes finished runs, events, messages and keys whose retention has expired, and unused counters of limits.
 
     It deletes runs in batches. On PostgreSQL, batches are larger while more runs have expired, and follow each other
     without a pause, so that it keeps up with tens of thousands of runs per second. On SQLite, where a batch keeps
@@ -68,6 +68,7 @@ class Pruner(Loop):
         retention = self._store.retention
         events, more = retention.prune_events(self._keep_events)
         self._pruned_events += events
+        more = retention.prune_topics(self._keep_events) or more
         more = retention.prune_limits() or more
         more = retention.prune_expired_keys() or more
         if self._keep_keys is not None:

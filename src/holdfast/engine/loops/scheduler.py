@@ -41,10 +41,12 @@ class Scheduler(Loop):
         self._on_ready = on_ready
         self._unreadable: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._refused_subscriptions: dict[str, str] = {}
         self._declared_at: float | None = None
 
     def declare(self) -> None:
-        """Reconcile the stored schedules with those of this code and of other live workers."""
+        """Reconcile the stored schedules and subscriptions with those of this code and of other live workers."""
+        self._declare_subscriptions()
         app = self._schedule_registry.app
         changes = self._store.schedules.declare(app, declared_schedules(self._schedule_registry, self._client.new_run))
         named = {
@@ -63,6 +65,21 @@ class Scheduler(Loop):
                 log.schedule_refused(name, app, reason)
         self._refused = changes.refused
         self._declared_at = time.monotonic()
+
+    def _declare_subscriptions(self) -> None:
+        app, declared = self._client.subscriptions()
+        changes = self._store.topics.declare(app, declared)
+        for change in ("added", "changed", "orphaned", "removed"):
+            if names := getattr(changes, change):
+                log.subscriptions_declared(app, "no longer declared" if change == "orphaned" else change, names)
+        for name, reason in changes.refused.items():
+            if self._refused_subscriptions.get(name) != reason:
+                log.subscription_refused(name, app, reason)
+        self._refused_subscriptions = changes.refused
+
+    def subscription_digests(self) -> dict[str, str]:
+        """Return what tasks of this code subscribe to, to report it with the session."""
+        return {each.name: each.digest for each in self._client.subscriptions()[1]}
 
     def digests(self) -> dict[str, str]:
         """Return what this code declares, by name, to report it with the session."""
