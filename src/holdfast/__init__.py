@@ -64,7 +64,7 @@ from holdfast.model.keep import Keep
 from holdfast.model.limit import CounterInfo, LimitInfo
 from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
-from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState
+from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState, StreamReset
 from holdfast.model.run_logs import LogLevel, LogLine, LogPage, Logs
 from holdfast.model.schedule import (
     LastRun,
@@ -204,6 +204,7 @@ __all__ = [
     "StoreError",
     "StoreReplaced",
     "StoreUnavailable",
+    "StreamReset",
     "SyncAsk",
     "SyncContext",
     "Task",

@@ -35,6 +35,7 @@ from holdfast.store.commands import Checkpoint, EmitCommand, WaitCommand
 from holdfast.store.journal import Journal
 from holdfast.store.step_transactions import StepTransactions
 
+STREAM_TEST = "tests/store/test_stream_resets.py::test_readers_that_reconnect_have_exactly_what_counts"
 Changes = dict[str, tuple[tuple[str, str], ...]]
 
 
@@ -475,6 +476,23 @@ BUGS = (
     code(
         "hook-alone", "a job that ends alone, with one statement, enqueues no hooks", Attempt, "finalize",
         _finalize_without_hooks,
+    ),
+    sql(
+        "chunk-repeated", "a step that runs again repeats its chunks to readers without a reset", "list_chunks",
+        "when coalesce(b.fence, -b.attempt) <> coalesce(c.fence, -c.attempt) then 1", "when 1 = 2 then 1",
+        test=STREAM_TEST,
+    ),
+    sql(
+        "chunk-kept", "after a rewind, readers keep what the body wrote before", "list_chunks",
+        "case when b.serial >= c.serial then 1 else 0 end", "0", test=STREAM_TEST,
+    ),
+    sql(
+        "chunk-dropped", "after a retry of a step, readers lose what it wrote before a restart", "list_chunks",
+        "k.generation <> p.generation or ", "", test=STREAM_TEST,
+    ),
+    sql(
+        "chunk-twice", "a chunk is stored again after its reply got lost", "add_chunks",
+        "c.serial = each.serial and", "c.serial = -1 and", test=STREAM_TEST,
     ),
     code(
         "answer-unmarked", "a reply from any process is accepted, whichever call it answers", pool,

@@ -75,7 +75,8 @@ STATEMENTS = {
     "wake_runs": (row(), "holdfast_waits_resolved (run=? AND generation=?)"),
     "read_resolved_waits": (row(), "holdfast_waits_resolved (run=? AND generation=?)"),
     "delete_history_entries": (row(n=500), "n=?"),
-    "add_chunks": (row(number=1, attempt=1, data="1", step="s", step_try=2), "run=?"),
+    "add_chunks": (row(number=1, attempt=1, data="1", step="s", step_try=2, fence=5, generation=0, serial=9), "run=?"),
+    "list_chunks": (ONE | {"after": LENGTH - 5, "bytes": 1000}, "n>?"),
 }
 
 

@@ -156,6 +156,7 @@ PLACE = {"place": '["one","25"]', "parked_on": '["one","25"]'}
 VALUES: dict[str, Any] = {
     "rows": json_rows({"id": id} for id in IDS),
     "seqs": json_rows(range(64)),
+    "bytes": 1000,
     "error": "{}",
     "too_many": "{}",
     "session": "w19",
@@ -235,7 +236,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "trim_history": ({"rows": json_rows({"run": id, "keep": 1} for id in IDS)}, "history_pkey"),
     "find_roots_in_id_range": ({"low": IDS[0], "high": IDS[90]}, "runs_pkey"),
     "delete_messages": ({}, "messages_pkey"),
-    "delete_chunks": ({}, "chunks_pkey"),
+    "delete_chunks": ({}, None),  # by either index
     "delete_metadata": ({}, "metadata_pkey"),
     "lock_runs": ({}, "runs_pkey"),
     "lock_unlocked_runs": ({}, "runs_pkey"),
@@ -274,7 +275,10 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "wake_runs": ({}, "runs_pkey"),
     "mark_undos": ({}, "runs_pkey"),
     "set_progress": (each(progress="1"), "runs_pkey"),
-    "add_chunks": (each(number=1, attempt=1, data="1", step="s", step_try=2), "chunks_pkey"),
+    "add_chunks": (
+        each(number=1, attempt=1, data="1", step="s", step_try=2, fence=5, generation=0, serial=9),
+        "chunks_pkey",
+    ),
     "read_metadata_sizes": ({}, "metadata_pkey"),
     "set_metadata": (each(name="order", value="1"), None),
     "add_metadata": (each(name="new", value="1"), None),

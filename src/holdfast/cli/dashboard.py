@@ -45,7 +45,7 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
         from holdfast.telemetry.log_format import configure_console_log
         from holdfast.web import dashboard as site
         from holdfast.web.clients import ClientAddresses, is_loopback
-        from holdfast.web.server import server
+        from holdfast.web.server import allow_many_connections, server
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
     app = app_to_serve(shared)
@@ -55,6 +55,7 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
         check_locked(app, host, hosts or proxies, local=local)
     served = site(app, token=token, unlocked=local and not hosts and not proxies, hosts=hosts, proxies=proxies)
     configure_console_log(verbose=False)
+    allow_many_connections()
     with listen(host, port) as listening:
         at = f"{in_address(host)}:{listening.getsockname()[1]}"
         note(f"dashboard of {app.store.database.display_url}: http://{at}/ (Ctrl-C stops it)")

@@ -11,6 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -54,8 +55,28 @@ class Follower:
         ends = store.queries.stream_ends({follower.id for follower in followers})
         found: list[Follower] = []
         for follower in followers:
-            state, last = ends.get(follower.id, ("", 0))
-            if not state or state in FINAL_STATES or last > follower.after:
+            end = ends.get(follower.id)
+            if end is None or end.state in FINAL_STATES or end.last > follower.after:
+                found.append(follower)
+        return found
+
+
+class StreamFollower(Follower):
+    """A reader of all that a run writes and sets. `values`: the version of the values that it has read."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, run: UUID, wake: Callable[[], None]) -> None:
+        super().__init__(run, 0, wake)
+        self.values = -1
+
+    @classmethod
+    def with_news(cls, store: Store, followers: Sequence[Any]) -> list[Follower]:
+        ends = store.queries.stream_ends({follower.id for follower in followers})
+        found: list[Follower] = []
+        for follower in followers:
+            end, seen = ends.get(follower.id), (follower.after, follower.values)
+            if end is None or end.state in FINAL_STATES or (end.last, end.values) != seen:
                 found.append(follower)
         return found
 
@@ -85,8 +106,12 @@ class RunFollowers:
         """Return the seconds to the next poll, and listen for notifications if they are many."""
         pause_s = backoff.pause("", self.max_interval())
         if pause_s >= LISTEN_FROM_S:
-            self._listener.request(pause_s, self.on_change)
+            self.listen(pause_s)
         return pause_s
+
+    def listen(self, seconds: float) -> None:
+        """Listen for notifications for at least this long."""
+        self._listener.request(seconds, self.on_change)
 
     def max_interval(self) -> float:
         """Return the longest interval between two polls, given whether a listener is active."""
@@ -172,9 +197,8 @@ class RunStreams:
         row = self._store.outcomes.read(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        rows = self._store.queries.chunks(str(id), row[-1], after)
-        chunks = [Chunk(n, attempt, decode_value(data), step, number or 1) for n, attempt, data, step, number in rows]
-        return chunks, row[0] in FINAL_STATES and not rows
+        found = self._store.queries.chunks(str(id), row[-1], after)
+        return [replace(chunk, data=decode_value(chunk.data)) for chunk in found], row[0] in FINAL_STATES and not found
 
 
 def set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

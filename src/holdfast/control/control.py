@@ -22,6 +22,7 @@ from holdfast.control.queues import QueueControl
 from holdfast.control.runs import RunControl
 from holdfast.control.schedules import ScheduleControl
 from holdfast.control.stats import CountControl, StatsControl
+from holdfast.control.streams import StreamControl
 from holdfast.control.tasks import TaskControl
 from holdfast.control.tokens import LoginControl, TokenControl
 from holdfast.control.workers import WorkerControl
@@ -50,6 +51,7 @@ class Control:
         self.gate_links = GateLinkControl(store, links)
         self.events = EventControl(store)
         self.interaction = InteractionControl(store, known)
+        self.streams = StreamControl(store, self.runs, self.interaction)
         self.queues = QueueControl(store)
         self.pauses = PauseControl(store)
         self.schedules = ScheduleControl(store)

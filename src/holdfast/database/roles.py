@@ -34,7 +34,7 @@ _WORK = {
     "messages": _ALL, "metadata": _ALL, "run_values": _ALL, "limits": _ALL, "step_permits": _ALL, "watchers": _ALL,
     "budget_totals": _ALL, "tallies": _ALL, "subscriptions": _ALL, "publications": _ALL,
     "listeners": "select, insert, delete",
-    "history": "select, insert, delete", "chunks": "select, insert, delete", "edges": "select, insert, delete",
+    "chunks": _ALL, "history": "select, insert, delete", "edges": "select, insert, delete",
     "logs": "select, insert, delete",
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "budgets": "select, insert, update", "schedules": _ALL,

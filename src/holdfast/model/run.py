@@ -34,13 +34,31 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamReset:
+    """Chunks of a run's stream that no longer count, because the code that wrote them runs again.
+
+    These are the chunks of the same `step`, None for the body of the function, whose number is between `after` and
+    `before`, without both; with `everything`, those of all steps and of the body.
+    """
+
+    after: int
+    before: int
+    step: str | None
+    everything: bool = False
+
+    def drops(self, chunk: Chunk) -> bool:
+        """Return whether a chunk no longer counts."""
+        return self.after < chunk.seq < self.before and (self.everything or chunk.step == self.step)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """One chunk of a run's stream.
 
     Pass `seq` as `after` to continue behind it. `step` is the key of the step that wrote it, or None for the body of
-    the function, which writes each chunk once. A step that runs again writes again: after a crash or a retry of the run
-    with a higher `attempt`, after a retry of the step (`retry=`) with a higher `step_try`. So a chunk with a higher
-    `(attempt, step_try)` replaces what the same step wrote before.
+    the function, which writes each chunk once. A step that runs again writes again: with a higher `attempt` after a
+    crash or a retry of the run, with a higher `step_try` after a retry of the step (`retry=`). The first chunk of the
+    repeated call has a `reset`, which tells the chunks that it replaces.
     """
 
     seq: int
@@ -48,6 +66,7 @@ class Chunk:
     data: Any
     step: str | None = None
     step_try: int = 1
+    reset: StreamReset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _HASH = re.compile(r"-\d+:[0-9a-f]{16}(?=#|$)")
+_UNDO_COUNT = re.compile(r"(?<=\d)~\d+$")
 
 
 def key_name(key: str) -> str:
@@ -22,6 +23,11 @@ def key_digest(key: str) -> str:
     """Return the hash of the arguments in the key of a step or child, without those of its name; or nothing."""
     found = _HASH.search(key)
     return "" if found is None else found.group()
+
+
+def without_undo_count(name: str) -> str:
+    """Return the key of a step, given its name in idempotency keys, which differs after the step was undone."""
+    return _UNDO_COUNT.sub("", name)
 
 
 def is_ask_key(key: str) -> bool:

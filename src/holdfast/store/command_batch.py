@@ -414,6 +414,7 @@ class CommandBatch:
                 {
                     "run": write.token.run, "number": number, "attempt": write.attempt, "data": write.data,
                     "step": write.step, "step_try": write.step_try if write.step_try > 1 else None,
+                    "fence": write.token.fence, "generation": write.token.generation, "serial": write.serial,
                 }
             )  # fmt: skip
             self._replies[at] = Written()

@@ -181,7 +181,8 @@ class EnqueueCommand(msgspec.Struct):
 class WriteCommand(msgspec.Struct):
     """Write a chunk for the run's followers. Inside a step it has no number: the step's checkpoint covers it.
 
-    `step` is the key of that step, `step_try` the number of its try in this attempt.
+    `step` is the key of that step, `step_try` the number of its try in this attempt. `serial` numbers the writes of the
+    body in this generation, and those of steps in this claim.
     """
 
     token: RunToken
@@ -191,6 +192,7 @@ class WriteCommand(msgspec.Struct):
     data: str
     step: str | None = None
     step_try: int = 1
+    serial: int = 1
 
 
 class ProgressCommand(msgspec.Struct):

@@ -40,6 +40,8 @@ def take_back(tx: Tx, first: Mapping[str, tuple[int, int]]) -> dict[str, str]:
     if not first:
         return {}
     ids = id_rows(sorted(first))
+    if starting_over := sorted(run for run, (_, n) in first.items() if n == 0):
+        tx.execute("mark_chunks_of_restarts", rows=id_rows(starting_over))
     tx.execute("return_unread_messages", rows=ids)
     tx.execute("delete_waits", rows=ids)
     rows = json_rows({"run": run, "generation": generation, "n": n} for run, (generation, n) in sorted(first.items()))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.database import Row
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.payloads import PayloadContext
-from holdfast.model.run import GRAPH_QUEUE, RunState
+from holdfast.model.run import GRAPH_QUEUE, Chunk, RunState, StreamReset
 from holdfast.store.module import StoreModule, id_rows, in_chunks, json_rows
 from holdfast.store.rows import Claim
 from holdfast.store.typed_rows import RowReader, as_text
@@ -24,6 +24,18 @@ MAX_NODE_ERROR_BYTES = 4 * 1024 * 1024
 MAX_SHORT_MESSAGE_CHARS = 200
 MAX_OUTLINE_ROWS = 50_000
 """How many history entries or checkpoints of a run are listed for operators: the last ones."""
+
+
+MAX_CHUNKS_BYTES = 1024 * 1024
+"""A page of chunks ends with the first chunk beyond, counted as stored."""
+
+
+class StreamEnd(NamedTuple):
+    """How far the stream of a run has come: its last chunk, 0 for none. `values` grows when the run sets a value."""
+
+    state: RunState
+    last: int
+    values: int
 
 
 class RunRow(NamedTuple):
@@ -373,18 +385,28 @@ class RunQueries(StoreModule):
         """Return the first children of a run that failed or were cancelled: id and spawn key."""
         return [(str(child), key) for child, key in self._execute("read", "list_failed_children", id=id)]
 
-    def chunks(self, id: str, tenant: str | None, after: int) -> list[Row]:
-        """Return a page of what a run wrote for its followers: n, attempt, data, step and step_try, null for 1."""
-        rows = self._execute("read", "list_chunks", id=id, after=after)
-        context = PayloadContext("chunk", tenant, id)
-        return [(n, attempt, self._context.payloads.unpack(data, context), *step) for n, attempt, data, *step in rows]
+    def chunks(self, id: str, tenant: str | None, after: int, max_bytes: int = MAX_CHUNKS_BYTES) -> list[Chunk]:
+        """Return a page of what a run wrote for its followers; the data is JSON text."""
+        rows = self._execute("read", "list_chunks", id=id, after=after, bytes=max_bytes)
+        context, unpack = PayloadContext("chunk", tenant, id), self._context.payloads.unpack
+        return [
+            Chunk(
+                n,
+                attempt,
+                unpack(data, context),
+                step,
+                step_try or 1,
+                None if resets is None else StreamReset(kept, n, None if resets == "run" else step, resets == "run"),
+            )
+            for n, attempt, data, step, step_try, resets, kept in rows
+        ]
 
-    def stream_ends(self, ids: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Return the states of runs that write streams and the numbers of their last chunks, 0 for none, by id."""
-        found: dict[str, tuple[str, int]] = {}
+    def stream_ends(self, ids: Iterable[str]) -> dict[str, StreamEnd]:
+        """Return how far the streams of runs have come, by id."""
+        found: dict[str, StreamEnd] = {}
         for chunk in in_chunks(list(ids)):
             rows = self._execute("read", "read_stream_ends", rows=id_rows(chunk))
-            found |= {str(id): (state, last or 0) for id, state, last in rows}
+            found |= {str(id): StreamEnd(state, last or 0, values or 0) for id, state, last, values in rows}
         return found
 
     def set_aside_messages(self, id: str) -> list[Row]:

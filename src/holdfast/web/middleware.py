@@ -53,8 +53,11 @@ class SecurityMiddleware:
         clients: ClientAddresses,
         link_host: str | None = None,
         close: Callable[[], None] = lambda: None,
+        stop_streams: Callable[[], None] = lambda: None,
     ) -> None:
         self._site = site
+        self.stop_streams = stop_streams
+        """End all open streams, on the event loop. The server does it before it shuts down."""
         self.close = close
         """Close the database connections. The ASGI lifespan does it too, where the server supports it."""
         self._hosts = frozenset(map(check_host, hosts))

@@ -17,7 +17,7 @@ MAX_REQUESTS = 120
 MAX_REQUESTS_PER_CLIENT = 40
 SEND_TIMEOUT_S = 60.0
 """How long a client may leave a part of a response unread."""
-STREAMS = "/live"
+STREAMS = ("/live", "/stream")
 """The end of the paths of event streams, which have bounds of their own."""
 
 

@@ -7,16 +7,18 @@ client is too slow is dropped here, and the number of connections is bounded, in
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.telemetry import log
 from holdfast.web.clients import ClientAddresses
+from holdfast.web.middleware import SecurityMiddleware
 
 HEAD_TIMEOUT_S = 10.0
 """How long a client may take to send the request line and the headers."""
@@ -24,20 +26,33 @@ BODY_TIMEOUT_S = 30.0
 """How long a client may take to send the body."""
 WRITE_TIMEOUT_S = 30.0
 """How long a client may leave a part of a response unread that the kernel can't buffer."""
-MAX_CONNECTIONS = 500
+MAX_CONNECTIONS = 2500
 MAX_CONNECTIONS_PER_CLIENT = 200
 """Trusted proxies, which connect on behalf of many clients, are excepted."""
 SHUTDOWN_TIMEOUT_S = 2
-"""Open live-update streams aren't awaited any longer."""
+"""Open requests aren't awaited any longer."""
+MAX_OPEN_FILES = 8192
 
 
-def server(site: ASGIApp, clients: ClientAddresses) -> uvicorn.Server:
+class DashboardServer(uvicorn.Server):
+    """Ends the open streams of a site when it shuts down, instead of waiting for their clients."""
+
+    def __init__(self, config: uvicorn.Config, stop_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop_streams = stop_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stop_streams()
+        await super().shutdown(sockets)
+
+
+def server(site: SecurityMiddleware, clients: ClientAddresses) -> uvicorn.Server:
     """Create the server of a site. `clients` knows the trusted proxies."""
 
     class Protocol(TimedProtocol):
         is_proxy = staticmethod(clients.is_proxy)
 
-    return uvicorn.Server(
+    return DashboardServer(
         uvicorn.Config(
             site,
             http=Protocol,
@@ -47,8 +62,22 @@ def server(site: ASGIApp, clients: ClientAddresses) -> uvicorn.Server:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
-        )
+        ),
+        site.stop_streams,
     )
+
+
+def allow_many_connections() -> None:
+    """Raise this process's limit of open files as far as it may go: each connection needs one."""
+    try:
+        import resource
+    except ImportError:  # not on this platform
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class TimedProtocol(H11Protocol):

@@ -22,6 +22,7 @@ from holdfast.web.api.live import LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
+from holdfast.web.api.streams import StreamEndpoint
 from holdfast.web.auth import Authenticator, SiteContext, authorize
 from holdfast.web.clients import ClientAddresses
 from holdfast.web.links import link_routes
@@ -69,7 +70,13 @@ def dashboard(
         yield
         await asyncio.to_thread(close)
 
-    routes = [*_api_routes(context), *link_routes(context), *page_routes(context)]
+    live, streams = LiveUpdates(context), StreamEndpoint(context, app._client.streams.followers)
+
+    def stop_streams() -> None:
+        live.slots.stop()
+        streams.stop()
+
+    routes = [*_api_routes(context, live, streams), *link_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
     limited = RequestLimits(site)
     return SecurityMiddleware(
@@ -79,6 +86,7 @@ def dashboard(
         clients=ClientAddresses(proxies),
         link_host=app.links.host,
         close=close,
+        stop_streams=stop_streams,
     )
 
 
@@ -89,12 +97,12 @@ def _control(app: Holdfast) -> Control:
     return Control(reopen_store(app.store, app.url, read_timeout_s=READ_TIMEOUT_S), app.registry, app.links)
 
 
-def _api_routes(context: SiteContext) -> list[BaseRoute]:
-    live = LiveUpdates(context)
+def _api_routes(context: SiteContext, live: LiveUpdates, streams: StreamEndpoint) -> list[BaseRoute]:
     return [
         Route(f"{PREFIX}/openapi.json", _openapi(context), name="openapi"),
         Route(f"{PREFIX}/live", live.runs, name="live"),
         Route(f"{PREFIX}/runs/{{id}}/live", live.run, name="live_run"),
+        Route(f"{PREFIX}/runs/{{id}}/stream", streams.stream, name="stream_run"),
         Route("/metrics", _metrics(context), name="metrics"),
         *(route(context, operation) for operation in OPERATIONS),
     ]

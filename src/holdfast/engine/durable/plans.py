@@ -13,6 +13,7 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
@@ -39,6 +40,7 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode, decode_value, unreadable_error
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext, message_context
+from holdfast.model.step_keys import without_undo_count
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
 from holdfast.store.propagation import encode_map_value
@@ -142,11 +144,11 @@ class OperationPlans:
     """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
     __slots__ = (
-        "_child_keys", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress",
-        "_is_replaying", "_joined_outcomes", "_limits", "_reader", "_reloads_spawned", "_spawned", "_step_record",
-        "_timeouts", "_unused_numbers", "around_step", "claim", "client", "compensations", "has_undos", "has_waited",
-        "history", "holds_permits", "next_number",
-        "on_event", "replay_only", "run_token", "step_spends", "steps_without_undo", "transactions",
+        "_child_keys", "_failures", "_first_new_number", "_graph_result_tasks", "_held_progress", "_is_replaying",
+        "_joined_outcomes", "_limits", "_reader", "_reloads_spawned", "_spawned", "_step_record",
+        "_step_write_serials", "_timeouts", "_unused_numbers", "around_step", "claim", "client", "compensations",
+        "has_undos", "has_waited", "history", "holds_permits", "next_number", "on_event", "replay_only", "run_token",
+        "step_spends", "steps_without_undo", "transactions",
     )  # fmt: skip
 
     def __init__(
@@ -182,6 +184,7 @@ class OperationPlans:
         self.client = client
         self._reader = reader
         self._step_record = partial(NewStepCheckpoint, *history.run_token[:3])
+        self._step_write_serials = count(1)
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
         self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
@@ -684,13 +687,15 @@ class OperationPlans:
         context = PayloadContext("chunk", self.claim.tenant, self.claim.id)
         text = self.client.pack(operation.text, context, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-            command = commands.WriteCommand(
-                self.run_token, None, current.step, attempt, text, current.part_key, current.step_try
-            )
+       
             await executor.write(command)
             return
         await self.perform_once(
-            executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
+            executor,
+            operation.base,
+            lambda n, key: commands.WriteCommand(
+                self.run_token, n, key, attempt, text, serial=int(key.rpartition("#")[2])
+            ),
         )
 
     async def annotate(self, executor: PlanExecutor, operation: op.Annotate) -> Any:

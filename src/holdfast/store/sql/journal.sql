@@ -186,12 +186,31 @@ where h.kind = 'step_retrying' and h.data = each.data
 delete from {schema}history where {among_keys(history, :rows, run uuid, n int)}
 
 -- name: add_chunks
--- Append chunks that runs wrote for their followers, numbered on from the last.
-insert into {schema}chunks (run, n, attempt, data, at, step, step_try)
+-- Append chunks that runs wrote for their followers, numbered on from the last, except those of steps that were appended
+-- before the reply got lost.
+--
+-- Those of the body have checkpoints, which tell. Serials of a claim nearly always increase: only if that of the last
+-- chunk isn't smaller, the chunks that the same batch may have appended are compared.
+insert into {schema}chunks (run, n, attempt, data, at, step, step_try, fence, generation, serial)
 select cast(each.run as {uuid}), each.number + coalesce((select max(c.n) from {schema}chunks c where c.run = each.run), 0),
-    each.attempt, each.data, {now}, each.step, each.step_try
-from {each(:rows, run uuid, number int, attempt int, data text, step text, step_try int)}
+    each.attempt, each.data, {now}, each.step, each.step_try, each.fence, each.generation, each.serial
+from {each(:rows, run uuid, number int, attempt int, data text, step text, step_try int, fence bigint, generation int, serial int)}
+where each.step is null or coalesce((
+    select case when c.fence = each.fence then case when c.step is null then each.serial else c.serial end end
+    from {schema}chunks c where c.run = each.run order by c.n desc limit 1
+), 0) < each.serial or not exists (
+    select 1 from {schema}chunks c
+    where c.run = each.run and c.n > (select max(x.n) - 1000 from {schema}chunks x where x.run = each.run)
+    and c.fence = each.fence and c.serial = each.serial and c.step is not null
+)
 returning {notify_followers}
+
+-- name: mark_chunks_of_restarts
+-- Note that runs start over after the last chunk that each has written: none of its chunks counts any more.
+update {schema}chunks set started_over = 1
+where (run, n) in (
+    select each.id, (select max(c.n) from {schema}chunks c where c.run = each.id) from {each(:rows, id uuid)}
+)
 
 -- name: delete_checkpoints
 -- Delete all checkpoints of runs that start over or are pruned.

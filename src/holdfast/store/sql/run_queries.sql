@@ -93,13 +93,51 @@ where parent = cast(:id as {uuid}) and spawn_key is not null and state in ('fail
 order by seq limit 1000
 
 -- name: read_stream_ends
--- Read the states of runs, and the numbers of the last chunks that they wrote.
-select r.id, r.state, (select max(c.n) from {schema}chunks c where c.run = r.id)
+-- Read the states of runs, the numbers of the last chunks that they wrote, and a number that grows when they set values.
+select r.id, r.state, (select max(c.n) from {schema}chunks c where c.run = r.id),
+    (select cast(sum(v.version) as bigint) from {schema}run_values v where v.run = r.id)
 from {schema}runs r where r.id {among(:rows, id uuid)}
 
 -- name: list_chunks
--- List a page of the chunks that a run wrote for its followers.
-select n, attempt, data, step, step_try from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
+-- List a page of the chunks that a run wrote for its followers, and which earlier chunks no longer count from each on.
+--
+-- `resets` is 'run' if the run started over before the chunk: nothing before it counts. It is 'step' if the chunk is the
+-- first of a repeated call of its step, or of the body after that was rewound: earlier chunks of the same step, or of the
+-- body, don't count up from `kept`. Chunks of earlier generations do: the function has continued with `ctx.restart`.
+-- A page has at least one chunk, and no second one that starts beyond its first :bytes bytes.
+select p.n, p.attempt, p.data, p.step, p.step_try, p.resets,
+    case when p.resets = 'step' then coalesce((
+        select max(k.n) from {schema}chunks k
+        where k.run = cast(:id as {uuid}) and coalesce(k.step, '') = coalesce(p.step, '') and k.n < p.n
+        and (k.generation <> p.generation or (p.step is null and k.serial < p.serial))
+    ), 0) else 0 end
+from (
+    select c.n, c.attempt, c.data, c.step, c.step_try, c.generation, c.serial,
+        case
+            when (
+                select b.started_over from {schema}chunks b where b.run = c.run and b.n < c.n order by b.n desc limit 1
+            ) = 1 then 'run'
+            when (
+                select case
+                    when b.generation <> c.generation then 0
+                    when c.step is null then case when b.serial >= c.serial then 1 else 0 end
+                    when coalesce(b.fence, -b.attempt) <> coalesce(c.fence, -c.attempt) then 1
+                    when coalesce(b.step_try, 1) <> coalesce(c.step_try, 1) then 1
+                    else 0 end
+                from {schema}chunks b
+                where b.run = c.run and coalesce(b.step, '') = coalesce(c.step, '') and b.n < c.n
+                order by b.n desc limit 1
+            ) = 1 then 'step'
+        end as resets
+    from (
+        select x.*, sum(octet_length(x.data)) over (order by x.n) - octet_length(x.data) as bytes_before
+        from (
+            select * from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
+        ) x
+    ) c
+    where c.bytes_before < cast(:bytes as bigint)
+) p
+order by p.n
 
 -- name: find_runs_in_id_range
 -- Find the first runs whose ids are between two, for prefixes that a user typed.

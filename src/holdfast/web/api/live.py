@@ -8,22 +8,20 @@ and the browser reconnects.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from holdfast.model.access import AccessScope
+from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamSlots
 from holdfast.web.auth import Principal, SiteContext, authorize
-from holdfast.web.responses import error_response, new_problem, problem_response
+from holdfast.web.responses import error_response
 
 POLL_INTERVAL_S = 1.0
 MAX_LISTENERS = 100
@@ -36,59 +34,14 @@ KEEPALIVE_INTERVAL_S = 15.0
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class StreamSlots:
-    """Counts open streams: all of them, those of each token, and those of each client. For one event loop."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def acquire(self, keys: Sequence[str]) -> bool:
-        """Take a slot for a stream of a token and a client; return whether there was one."""
-        bounds = (MAX_LISTENERS, MAX_LISTENERS_PER_TOKEN, MAX_LISTENERS_PER_CLIENT)
-        names = self._names(keys)
-        if any(self._open[name] >= bound for name, bound in zip(names, bounds, strict=True)):
-            return False
-        self._open.update(names)
-        return True
-
-    def release(self, keys: Sequence[str]) -> None:
-        self._open -= Counter(self._names(keys))  # drops those that are zero
-
-    @staticmethod
-    def _names(keys: Sequence[str]) -> list[str]:
-        token, client = keys
-        return ["", f"token {token}", f"client {client}"]
-
-
-class EventStream(StreamingResponse):
-    """A stream of events that holds a slot while it is open."""
-
-    def __init__(self, slots: StreamSlots, keys: Sequence[str], events: AsyncIterator[bytes]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
-        self._slots = slots
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._slots.acquire(self._keys):
-            detail = (
-                f"too many live connections: at most {MAX_LISTENERS} in total, {MAX_LISTENERS_PER_TOKEN} per token and "
-                f"{MAX_LISTENERS_PER_CLIENT} per client; retry later"
-            )
-            refusal = problem_response(new_problem(503, detail, "too_many"), {"retry-after": "30"})
-            await refusal(scope, receive, send)
-            return
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._slots.release(self._keys)
-
-
 class LiveUpdates:
     """Streams changes to a bounded number of listeners."""
 
     def __init__(self, context: SiteContext) -> None:
         self._context = context
-        self._slots = StreamSlots()
+        self.slots = StreamSlots(
+            lambda: StreamLimits(MAX_LISTENERS, MAX_LISTENERS_PER_TOKEN, MAX_LISTENERS_PER_CLIENT), "live connections"
+        )
         self._versions: dict[AccessScope, tuple[float, str]] = {}
         self._lock = threading.Lock()
 
@@ -136,7 +89,7 @@ class LiveUpdates:
             first, final = await self._context.threads.run(poll, principal)
         except Exception as error:
             return error_response(error, request)
-        return EventStream(self._slots, principal.stream_keys, self._stream(request, principal, poll, first, final))
+        return EventStream(self.slots, principal.stream_keys, self._stream(request, principal, poll, first, final))
 
     async def _stream(
         self,
@@ -156,7 +109,9 @@ class LiveUpdates:
 
         yield b"retry: 3000\n\n" + _event("now", last)
         while not final and time.monotonic() < end and not await request.is_disconnected():
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await self.slots.sleep(POLL_INTERVAL_S)
+            if self.slots.is_stopping:
+                return
             try:
                 current, final = await self._context.threads.run(poll_again)
             except Exception:  # logged out, the run was pruned, or the database is unavailable: the client reconnects
