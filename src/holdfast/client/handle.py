@@ -16,6 +16,7 @@ from holdfast.model.clock import Duration
 from holdfast.model.history import HistoryEntry
 from holdfast.model.run import Chunk, RunInfo
 from holdfast.model.run_logs import LogLevel, LogPage
+from holdfast.model.stream_urls import DEFAULT_EXPIRY, stream_url
 from holdfast.model.type_variables import R_co
 from holdfast.task.scope import reject_in_event_loop
 
@@ -473,6 +474,20 @@ class Run(Generic[R_co]):
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
         """Yield the chunks that the run writes. The async form of `stream`."""
         return self._client.streams.astream(self.id, after)
+
+    def stream_url(self, expires: Duration = DEFAULT_EXPIRY) -> str:
+        """Return a signed URL of the run's stream on the dashboard, for browsers and other programs without a token.
+
+        A holder of the URL reads what this run writes and sets, and the state in which it ends, but neither its result
+        nor its error. Needs `Holdfast(secret=…, public_url=…)`.
+
+        Args:
+            expires: How long the URL is valid, in seconds or as a `timedelta`. Open streams end then, too.
+
+        Raises:
+            ConfigError: `secret` or `public_url` isn't set.
+        """
+        return stream_url(self._client.links, self.id, expires, self._client.store.clock)
 
     def nodes(self) -> dict[str, RunInfo[Any]]:
         """Return the nodes of a graph by name. Each node is a run.

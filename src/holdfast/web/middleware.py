@@ -22,6 +22,8 @@ from holdfast.web.responses import Problem, new_problem, problem_response
 
 LINKS = "/links/"
 """How the paths of signed links begin."""
+STREAM = "/stream"
+"""How the path of a stream ends, for which there are signed URLs, too."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
@@ -72,7 +74,9 @@ class SecurityMiddleware:
             if scope["type"] == "lifespan":
                 await self._site(scope, receive, send)
             return
-        is_link = scope["path"].removeprefix(scope.get("root_path", "")).startswith(LINKS)
+        is_link = scope["path"].removeprefix(scope.get("root_path", "")).startswith(LINKS) or (
+            scope["path"].endswith(STREAM) and _TOKEN.search(scope.get("query_string", b"")) is not None
+        )
         problem = self._check(scope["method"], Headers(scope=scope), is_link=is_link)
         own_scope = {**scope, DIRECT: is_direct(scope), CLIENT: self._clients.of(scope)}
         # The server that calls this site logs the URL in its own scope when it sends the response.

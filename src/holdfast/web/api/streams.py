@@ -25,9 +25,9 @@ from holdfast.client.streams import RunFollowers, StreamFollower, set_from_threa
 from holdfast.control.interaction import ValueInfo
 from holdfast.control.streams import ChunkInfo, StreamControl, StreamNews
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.run import RunInfo, StreamReset
 from holdfast.model.signed_tokens import TOKEN_PARAMETER, TokenRefused
+from holdfast.model.stream_urls import check_stream_token
 from holdfast.telemetry import log
 from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamSlots
 from holdfast.web.auth import SiteContext, authorize
@@ -52,8 +52,7 @@ MAX_WRITE_BYTES = 64 * 1024
 MAX_OFFSET = 2**31 - 1
 END_MARK = ".end"
 """Follows the number of the last chunk in the id of `end`: a reader that comes back with it has read everything."""
-SIGNED = "run stream"
-"""The purpose of signed URLs of streams."""
+NOT_VALID = "this URL is not valid for this stream, or has expired: get a new one from run.stream_url()"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -247,7 +246,7 @@ class Reader(NamedTuple):
     keys: tuple[str, str]
     """What it is counted by: token and client."""
     expires_at: float | None = None
-    """When a signed URL expires, in seconds since 1970; None for tokens and logins."""
+    """When a signed URL expires, by the monotonic clock; None for tokens and logins."""
 
     @property
     def is_signed(self) -> bool:
@@ -293,17 +292,14 @@ class StreamEndpoint:
         id = context.control.runs.parse_id(request.path_params["id"])
         token = request.query_params.get(TOKEN_PARAMETER)
         if token is not None:
-            now = round(time.time() * MICROS_PER_SECOND)
+            client = str(request.scope.get(CLIENT, "unknown"))
             try:
-                signed = context.app.links.verify(SIGNED, token, str, now)
+                valid_s = check_stream_token(context.app.links, token, id, context.app.store.clock)
             except TokenRefused as refused:
-                log.link_refused(str(request.scope.get(CLIENT, "unknown")), refused.reason)
-                raise _refused() from None
-            if signed.value != str(id):
-                raise _refused()
-            self._summary(id)
-            keys = (f"url {id}", str(request.scope.get(CLIENT, "unknown")))
-            return Reader(request, id, keys, signed.expires_at / MICROS_PER_SECOND)
+                log.link_refused(client, refused.reason)
+                raise RequestError(403, NOT_VALID, "url_not_valid") from None
+            self._summary(id)  # the run exists
+            return Reader(request, id, (f"url {id}", client), time.monotonic() + valid_s)
         principal = context.authenticator.authenticate(request)
         authorize(principal, "read")
         return Reader(request, principal.run(context.control, id).id, principal.stream_keys)
@@ -396,7 +392,7 @@ class StreamEndpoint:
     async def _may_read(self, reader: Reader) -> bool:
         """Return whether the credentials of a stream are still valid."""
         if reader.expires_at is not None:
-            return time.time() < reader.expires_at
+            return time.monotonic() < reader.expires_at
         checked_at, is_valid = self._checked.get(reader.keys, (0.0, True))
         now = time.monotonic()
         if now - checked_at < CREDENTIALS_INTERVAL_S:
@@ -443,9 +439,3 @@ def _offset(request: Request) -> tuple[int, bool]:
             422, f"after and Last-Event-ID must be the id of a chunk, from 0 on, not {text[:40]!r}", "invalid"
         )
     return int(number), text != number
-
-
-def _refused() -> RequestError:
-    return RequestError(
-        403, "this URL is not valid for this stream, or has expired: get a new one from run.stream_url()", "bad_token"
-    )
