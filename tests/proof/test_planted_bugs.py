@@ -44,7 +44,6 @@ def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("name", ["debounce-oldest", "key-kept"])
 def test_bugs_of_flow_control_are_caught_by_the_model(name):
     assert catch_apart(name).example is not None
@@ -58,10 +57,7 @@ def test_other_bugs_of_flow_control_are_caught(name):
     assert catch_apart(name).by is not None
 
 
-@pytest.mark.parametrize("name", ["keep-off", "resident-stale"])
-=======
 @pytest.mark.parametrize("name", ["keep-off", "resident-stale", "chunk-repeated"])
->>>>>>> aeac8ca8 (streams: serve them over HTTP, with resets of repeated chunks)
 def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):
     assert catch_apart(name).test is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _HASH = re.compile(r"-\d+:[0-9a-f]{16}(?=#|$)")
-_UNDO_COUNT = re.compile(r"(?<=\d)~\d+$")
+_UNDO_COUNT = re.compile(r"(#\d+)~\d+(?=/|$)")
 
 
 def key_name(key: str) -> str:
@@ -26,8 +26,8 @@ def key_digest(key: str) -> str:
 
 
 def without_undo_count(name: str) -> str:
-    """Return the key of a step, given its name in idempotency keys, which differs after the step was undone."""
-    return _UNDO_COUNT.sub("", name)
+    """Return the key of a step or of its part, given its name in idempotency keys, which differs after an undo."""
+    return _UNDO_COUNT.sub(r"\1", name, count=1)
 
 
 def is_ask_key(key: str) -> bool:

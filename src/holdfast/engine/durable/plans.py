@@ -687,7 +687,8 @@ class OperationPlans:
         context = PayloadContext("chunk", self.claim.tenant, self.claim.id)
         text = self.client.pack(operation.text, context, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-       
+            step, serial = without_undo_count(current.part_key or current.step), next(self._step_write_serials)
+            command = commands.WriteCommand(self.run_token, None, step, attempt, text, step, current.step_try, serial)
             await executor.write(command)
             return
         await self.perform_once(
