@@ -26,6 +26,10 @@ from holdfast.testing import VirtualClock
 
 ROOT = Path(__file__).parent.parent
 PORT = 8793
+SETTINGS = {
+    "HOLDFAST_SECRET": "only for screenshots and never in production",
+    "HOLDFAST_PUBLIC_URL": f"http://127.0.0.1:{PORT}",
+}
 MINUTES = 58
 BATCHES_PER_MINUTE = 6
 R = TypeVar("R")
@@ -93,7 +97,8 @@ def submit_graph(app: Holdfast) -> Run[object]:
     plan = graph.add(index, 0, name="plan")
     parts = [graph.add(index, part, after=[plan], name=f"part-{part}") for part in range(1, 13)]
     checked = graph.add(check, [part.output for part in parts], name="check")
-    gate = graph.gate("approve", type=Approval, after=[checked])
+    payload = {"index": "products", "documents": 48_112, "reason": "The new analyzer understands plurals."}
+    gate = graph.gate("approve", type=Approval, payload=payload, after=[checked])
     graph.add(index, 0, after=[gate], name="switch over")
     return app.submit(graph)
 
@@ -107,6 +112,7 @@ def take(page: Page, name: str, path: str, width: int, height: int, *, dark: boo
 
 
 def main(chromium: str) -> None:
+    os.environ |= SETTINGS
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/shop.db"
         fill_an_hour(url)
@@ -131,6 +137,9 @@ def main(chromium: str) -> None:
                 take(page, "failed", f"/runs/{failed.id}", 1280, 640, dark=True)
                 take(page, "graph", f"/runs/{graph.id}", 1600, 760, dark=True)
                 take(page, "approval", f"/gates/{gate.id}", 1280, 760, dark=False)
+                links = Control(app.store, links=app.links).gate_links
+                url = links.create(graph.id, "approve", recipient="ada@example.org").url
+                take(page, "link", url.removeprefix(SETTINGS["HOLDFAST_PUBLIC_URL"]), 390, 780, dark=False)
                 browser.close()
         finally:
             served.terminate()

@@ -111,6 +111,12 @@ def test_settings_come_from_the_environment(monkeypatch):
     assert links.verify("gate", Signer([OLD]).sign("gate", VALUE, LATER), Value, NOW)
 
 
+def test_a_secret_in_code_may_contain_a_comma():
+    secret = f"{'a' * 20},{'b' * 20}"
+    token = LinkSettings(secret, "https://x.org").url("/", "gate", VALUE, LATER).partition("=")[2]
+    assert Signer([secret]).verify("gate", token, Value, NOW)
+
+
 def test_missing_settings_say_what_to_set(monkeypatch):
     monkeypatch.delenv("HOLDFAST_SECRET", raising=False)
     monkeypatch.delenv("HOLDFAST_PUBLIC_URL", raising=False)

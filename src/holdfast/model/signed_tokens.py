@@ -79,7 +79,7 @@ class Signer:
         if any(not isinstance(secret, str) or len(secret) < MIN_SECRET_CHARS for secret in secrets):
             raise ConfigError(
                 f"each secret must be a text of at least {MIN_SECRET_CHARS} characters: generate one with"
-                " `openssl rand -hex 32`"
+                " `openssl rand -hex 32` (in $HOLDFAST_SECRET, a comma separates several)"
             )
         self._secrets = {_key_id(secret): secret.encode() for secret in secrets}
 
@@ -120,8 +120,10 @@ class LinkSettings:
     __slots__ = ("_signer", "public_url")
 
     def __init__(self, secret: str | Sequence[str] | None = None, public_url: str | None = None) -> None:
-        given = os.environ.get("HOLDFAST_SECRET", "") if secret is None else secret
-        secrets = _split(given) if isinstance(given, str) else list(given)
+        if secret is None:
+            secrets = [part.strip() for part in os.environ.get("HOLDFAST_SECRET", "").split(",") if part.strip()]
+        else:
+            secrets = [secret] if isinstance(secret, str) else list(secret)
         self._signer = Signer(secrets) if secrets else None
         given_url = os.environ.get("HOLDFAST_PUBLIC_URL") if public_url is None else public_url
         self.public_url = _checked_url(given_url) if given_url else None
@@ -179,10 +181,6 @@ def _from_text(token: str) -> bytes:
     if _to_text(data) != token:
         raise TokenRefused("malformed")
     return data
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _checked_url(url: str) -> str:
