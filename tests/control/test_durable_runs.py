@@ -13,6 +13,7 @@ from holdfast import Context, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.errors import BadArguments, ConfigError, NotSerializable, RunFinished, RunNotFound
 from tests.support.durable import drain
+from tests.support.history_queries import fetch
 
 ONCE = Retry(max_attempts=1)
 
@@ -311,3 +312,6 @@ def test_costs_of_steps_are_shown_by_limit(app, control):
     shown = {step.kind: step.value for step in control.runs.details(run.id).steps}
     assert shown["permit"] == {"tokens": 40, 'each for "ada"': 1}
     assert shown["adjust"] == "ask"
+    fetch(app, "update {}checkpoints set value = '[7]' where kind in ('permit', 'adjust')")
+    shown = {step.kind: step.value for step in control.runs.details(run.id).steps}
+    assert (shown["permit"], shown["adjust"]) == ([7], None), "corrupt values stop nothing"

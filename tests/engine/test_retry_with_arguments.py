@@ -149,12 +149,27 @@ def test_retries_that_cannot_be_are_refused(app, charge):
     g.add(charge, -1, name="a")
     graph = app.submit(g)
     drain(app)
-    for call in (limited.retry, lambda **given: Control(app.store).runs.preview_retry(limited.id, changed=True)):
-        with pytest.raises(ConfigError, match="has limits"):
-            call(args=(2,))
+    runs = Control(app.store).runs
+    for call in (lambda: runs.retry(limited.id, args=[2]), lambda: runs.preview_retry(limited.id, changed=True)):
+        with pytest.raises(ConfigError, match=r"has limits, .* call run\.retry in the application"):
+            call()
     with pytest.raises(GraphError, match="is a graph, which has no arguments"):
         app.store.actions.retry(str(graph.id), None, "{}")
     assert state(failed) == "failed"
+
+
+def test_a_run_with_limits_takes_those_of_its_new_arguments(app, charge):
+    app.limit("order", concurrency=1, by="order")
+    run = charge.options(limits=["order"]).enqueue(-1)
+    drain(app)
+    assert run.retry(args=(7,))
+    (claim,) = claimed_limited(app)
+    assert claim.limits == '["[\\"order\\",\\"7\\"]"]'
+
+
+def claimed_limited(app):
+    app.store.sessions.open("s", "w", 60_000_000, "{}")
+    return app.store.claims.claim_limited("s", list(app.store.lanes.refresh()), 2)
 
 
 def test_a_sleep_is_rescheduled_and_other_waits_are_not(timed_app, clock):

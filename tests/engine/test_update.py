@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Graph, Retry, RunStarted
-from holdfast.errors import BadArguments, ConfigError, GraphError, RunFinished
+from holdfast.control import Control
+from holdfast.errors import BadArguments, ConfigError, CostExceedsLimit, GraphError, RunFinished
 
 START = datetime.fromtimestamp(1_800_000_000, UTC)
 
@@ -63,8 +64,9 @@ def test_wrong_changes_are_refused(timed_app, note):
     with pytest.raises(ConfigError, match="priority"):
         run.update(priority="high")
     timed_app.limit("few", concurrency=1)
-    with pytest.raises(ConfigError, match="has limits"):
-        note.options(limits=["few"]).enqueue("a").update(args=("b",))
+    limited = note.options(limits=["few"]).enqueue("a")
+    with pytest.raises(ConfigError, match=r"has limits, .* call run\.update in the application"):
+        Control(timed_app.store).runs.update(limited.id, args=["b"])
     g = Graph("pair")
     first = g.add(note, "a", name="first")
     g.add(note, first.output, name="second")
@@ -73,6 +75,32 @@ def test_wrong_changes_are_refused(timed_app, note):
         graph.update(priority=1)
     with pytest.raises(GraphError, match="is blocked"):
         timed_app.get_run(graph.nodes()["second"].id).update(args=("b",))
+
+
+def test_other_arguments_have_other_limits(timed_app, clock):
+    app = timed_app
+    app.limit("key", concurrency=1, by="key")
+    app.limit("tokens", rate="100/min", cost="cost")
+    ran: list[str] = []
+
+    @app.task(name="work", limits=["key", "tokens"])
+    def work(key: str, cost: int) -> None:
+        ran.append(key)
+
+    app.store.sessions.open("s", "w", 60_000_000, "{}")
+    first, second = work.enqueue("a", 90), work.enqueue("a", 60)
+    claims = app.store.claims.claim_limited("s", list(app.store.lanes.refresh()), 2)
+    assert [claim.id for claim in claims] == [str(first.id)]
+    with pytest.raises(CostExceedsLimit):
+        second.update(args=("b", 101))
+    second.update(args=("b", 10))
+    with app.worker():
+        second.result(timeout=30)  # its key is free and its cost fits
+    assert ran == ["b"]
+    counters = {(each.name, each.key): each.started for each in app.store.limits.counters()}
+    assert counters["tokens", ""] == 100
+    (entry,) = [entry for entry in second.history() if entry.kind == "updated"]
+    assert entry.data == {"changed": ["args"]}
 
 
 def test_the_awaitable_form_does_the_same(app):

@@ -173,7 +173,9 @@ class Client:
         by: str | None = None,
     ) -> bool:
         refuse_in_body("retry", "call it inside a step")
-        return self.store.actions.retry(str(id), check_actor(by), self._arguments("retry", task, args, kwargs))
+        text = self._arguments("retry", task, args, kwargs)
+        limits = None if text is None else self._limits(id, task, args, kwargs)
+        return self.store.actions.retry(str(id), check_actor(by), text, limits)
 
     def pause(self, id: UUID, by: str | None = None) -> bool:
         return self.store.pauses.pause_run(str(id), check_actor(by))
@@ -195,7 +197,9 @@ class Client:
         self, id: UUID, task: str, changes: Mapping[str, Any], args: tuple[Any, ...] | None, by: str | None
     ) -> None:
         refuse_in_body("update", "call it inside a step")
-        given = run_changes(Options().merge(**changes), self._arguments("update", task, args, None))
+        text = self._arguments("update", task, args, None)
+        limits = None if text is None else self._limits(id, task, args, None)
+        given = run_changes(Options().merge(**changes), text, limits)
         self.store.actions.update(str(id), given, check_actor(by))
 
     def _arguments(
@@ -209,6 +213,16 @@ class Client:
         if args is None and kwargs is None:
             return None
         return self._registry.get(task).signature.encode(tuple(args or ()), dict(kwargs or {}))
+
+    def _limits(
+        self, id: UUID, task: str, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+    ) -> str | None:
+        """Return the permits that a run needs with other arguments; None if it has no limits."""
+        names = self.store.actions.limit_names(str(id))
+        if not names:
+            return None
+        request = self._registry.get(task).options(limits=names).request(*(args or ()), **(kwargs or {}))
+        return self.creator.limit_counters(request)
 
     def fork(
         self,

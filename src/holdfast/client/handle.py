@@ -191,7 +191,7 @@ class Run(Generic[R_co]):
         Args:
             priority: Runs with a higher priority are claimed first.
             run_at: When it starts or continues at the earliest. A time in the past means soon.
-            args: Its arguments, all of them. Not possible for a run with limits.
+            args: Its arguments, all of them. The keys and costs of its limits follow from them.
             tags: Its tags.
             by: Who changes it. Recorded in the history.
 

@@ -226,7 +226,7 @@ class RunCreator:
             old_digest=old_digest,
             options=_stored_options(options, self._telemetry.tracing, node, self._hooks(declared), age),
             tags=None if options.tags is None else msgspec.json.encode(options.tags).decode(),
-            limits=self._limit_counters(request, pending),
+            limits=self.limit_counters(request, pending),
             fair=self._registry.fair.get(queue),
             metadata=options.metadata,
         )
@@ -245,7 +245,8 @@ class RunCreator:
         stored = {name: value for name, value in run.items() if value is not None}
         return {"run": stored | {"args": ""}} | ({} if argument == POSITIONAL else {"argument": argument})
 
-    def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:
+    def limit_counters(self, request: Request[Any], pending: Iterable[str] = ()) -> str | None:
+        """Return the permits that a run needs as it stores them; None if it needs none."""
         if not (request.declaration.limits or request.options.limits):
             return None
         return self.encode_permits(self._registry.limits.permits(request, pending), f"task {request.task}")

@@ -224,11 +224,20 @@ class StepsView:
             if row.kind == "message" and is_ask_key(row.key) and isinstance(value, list) and len(value) == 4:
                 return {"ask": value[2], "key": value[0], "payload": value[3]}
             if row.kind == "permit":
-                return {format_counter(counter): cost if used is None else used for counter, cost, _, used in value}
+                return _costs(value)
             if row.kind == "adjust":
-                return None if value is None else key_label(value)
+                return key_label(value) if isinstance(value, str) else None
             return to_datetime(value) if row.kind == "now" and isinstance(value, int) else value
         return (row.value or "")[:MAX_UNREADABLE_CHARS]
+
+
+def _costs(value: Any) -> Any:
+    """Return the costs that a step took by limit; a corrupt value as it is."""
+    try:
+        takes = msgspec.convert(value, list[tuple[str, int, int, int | None]])
+    except msgspec.ValidationError:
+        return value
+    return {format_counter(counter): cost if used is None else used for counter, cost, _, used in takes}
 
 
 def _failed_tries(history: Sequence[Entry]) -> dict[str, list[Entry]]:

@@ -108,16 +108,16 @@ def retry_runs(tx: Tx, runs: Iterable[str], by: str | None = None) -> ReleaseRes
     return _merge(released + _retry_children(tx, retried, by))
 
 
-def restart_run(tx: Tx, run: str, args: str, by: str | None = None) -> ReleaseResult | None:
+def restart_run(tx: Tx, run: str, args: str, by: str | None = None, limits: str | None = None) -> ReleaseResult | None:
     """Retry a locked run with other arguments, as they are stored: it starts over in a new generation.
 
     What it recorded is superseded, its children stay as they ended, and messages that it received are received again.
-    Return None if it couldn't be retried.
+    `limits`: the permits that it needs from now on, None for the same. Return None if it couldn't be retried.
     """
     retried = _retried_runs(tx.execute("retry_runs", rows=id_rows([run])))
     if not retried:
         return None
-    ((generation,),) = tx.execute("replace_arguments", id=run, args=args)
+    ((generation,),) = tx.execute("replace_arguments", id=run, args=args, limits=limits)
     take_back(tx, {run: (generation - 1, 0)})
     data: dict[str, Any] = {"changed": ["args"], "starts_over": True} | ({} if by is None else {"by": by})
     entry = history_row(run, retried[0].records, "retried", 0, data=msgspec.json.encode(data).decode())

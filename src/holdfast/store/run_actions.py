@@ -33,6 +33,7 @@ from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
 from holdfast.store.age_priority import change_priority
 from holdfast.store.journal import MAX_PAGE_BYTES, read_child_results
+from holdfast.store.limits import parse_counter_key, parse_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.propagation import propagate_ends, restart_run, retry_runs
 from holdfast.store.run_queries import StepRow
@@ -46,18 +47,22 @@ _NOT_COPIED = ("write", "undone", "set", "exceeded")
 
 
 class RunChanges(NamedTuple):
-    """What to change of a run; None leaves it as it is. `args` and `tags`: JSON. `run_at`: microseconds."""
+    """What to change of a run; None leaves it as it is. `args` and `tags`: JSON. `run_at`: microseconds.
+
+    `limits`: the permits that a run with limits needs with its new arguments.
+    """
 
     priority: int | None = None
     run_at: int | None = None
     args: str | None = None
     tags: str | None = None
+    limits: str | None = None
 
 
-def run_changes(options: Any, args: str | None) -> RunChanges:
+def run_changes(options: Any, args: str | None, limits: str | None = None) -> RunChanges:
     """Build the changes of a run from checked options and encoded arguments; refuse to change nothing."""
     tags = None if options.tags is None else msgspec.json.encode(options.tags).decode()
-    changes = RunChanges(options.priority, options.run_at, args, tags)
+    changes = RunChanges(options.priority, options.run_at, args, tags, limits)
     if changes == RunChanges():
         raise ConfigError("update: pass priority=, run_at=, args= or tags=")
     return changes
@@ -89,11 +94,16 @@ class RunActions(StoreModule):
 
         return self._transaction("client", work)
 
-    def retry(self, id: str, by: str | None = None, args: str | None = None) -> bool:
+    def limit_names(self, id: str) -> list[str]:
+        """Return the names of the limits that a run has."""
+        found = self._execute("client", "read_run_limits", id=id)
+        return [parse_counter_key(permit.counter)[0] for permit in parse_permits(found[0][0])] if found else []
+
+    def retry(self, id: str, by: str | None = None, args: str | None = None, limits: str | None = None) -> bool:
         """Retry a failed or cancelled run with the children that failed with it; False if it is unfinished.
 
         `by`: who requested it. With new `args`, as JSON, the run starts over: nothing that it recorded counts any more,
-        and its children stay as they ended.
+        and its children stay as they ended. `limits`: the permits that a run with limits needs with them.
         """
 
         def work(tx: Tx) -> bool:
@@ -109,11 +119,10 @@ class RunActions(StoreModule):
             if args is None:
                 released = retry_runs(tx, [id], by)
             else:
-                check_restartable(
-                    id, run.kind, has_compensations=run.ending is not None, limited=run.limits is not None
-                )
+                limited = run.limits is not None and (limits is None or run.session is not None)
+                check_restartable(id, run.kind, has_compensations=run.ending is not None, limited=limited)
                 packed = tx.payloads.pack(args, PayloadContext("args", run.tenant, id), "the new arguments of run", id)
-                released = restart_run(tx, id, packed, by)
+                released = restart_run(tx, id, packed, by, limits)
             if released is None:
                 _refuse_retry(tx, id)
             propagate_ends(tx, [], released)
@@ -162,14 +171,15 @@ class RunActions(StoreModule):
             has_started = bool(run.fence) and not tx.execute("lock_unstarted", rows=id_rows([id]))
             _check_changeable(run, changes, has_started)
             packed = None if changes.args is None else _fork_arguments(tx, run, id, changes.args)
-            values: dict[str, Any] = changes._asdict() | {"args": packed}
+            limits = None if run.limits is None else changes.limits
+            values: dict[str, Any] = changes._asdict() | {"args": packed, "limits": limits}
             if run.state == "waiting":
                 _reschedule_sleep(tx, run, changes.run_at)
                 ((n, attempt),) = tx.execute("next_history_number", id=id)
             else:
                 aged = changes.priority is not None and _change_aged_priority(tx, id, changes.priority)
                 ((n, attempt),) = tx.execute("update_run", id=id, **values | ({"priority": None} if aged else {}))
-            data = {"changed": [name for name, value in values.items() if value is not None]}
+            data = {"changed": [name for name, value in values.items() if value is not None and name != "limits"]}
             entry = msgspec.json.encode(data if by is None else {"by": by, **data}).decode()
             tx.execute("add_history", rows=json_rows([history_row(id, n, "updated", attempt, data=entry)]))
 
@@ -295,9 +305,10 @@ def _check_changeable(run: LockedRun, changes: RunChanges, has_started: bool) ->
         raise RunStarted(
             f"run {run.id} has started ({run.state}): only the time of a scheduled retry or of a sleep can be changed"
         )
-    if changes.args is not None and run.limits is not None:
+    if changes.args is not None and run.limits is not None and changes.limits is None:
         raise ConfigError(
-            f"run {run.id} has limits, whose keys may follow from its arguments: cancel it and enqueue it again"
+            f"run {run.id} has limits, whose keys and costs may follow from its arguments: call run.update in the "
+            "application, or cancel it and enqueue it again"
         )
 
 
@@ -319,7 +330,8 @@ def check_restartable(id: str, kind: str | None, *, has_compensations: bool, lim
         raise ConfigError(f"run {id} has compensations left to run: retry it without new arguments first")
     if limited:
         raise ConfigError(
-            f"run {id} has limits, whose keys may follow from its arguments: enqueue the task again instead"
+            f"run {id} has limits, whose keys and costs may follow from its arguments: call run.retry in the application"
+            " once its code has stopped, or enqueue the task again"
         )
 
 

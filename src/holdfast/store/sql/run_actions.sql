@@ -21,8 +21,8 @@ and (select 1 from {schema}runs other where other.unique_name = {schema}runs.uni
 returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
 -- name: replace_arguments
--- Give a retried run other arguments, with which it starts over in a new generation.
-update {schema}runs set args = cast(:args as text), generation = generation + 1, undos = 0, progress = null
+-- Give a retried run other arguments, with which it starts over in a new generation, and the limits that follow from them.
+update {schema}runs set args = cast(:args as text), limits = coalesce(cast(:limits as text), limits), generation = generation + 1, undos = 0, progress = null
 where id = cast(:id as {uuid})
 returning generation
 
@@ -38,13 +38,14 @@ update {schema}waits set due_at = cast(:due_at as bigint)
 where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and outcome is null
 
 -- name: update_run
--- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready; a parked run leaves
--- its place to others and takes its limits again.
+-- Change a locked run that waits to start. With a new time it is scheduled, and timers make it ready. A parked run with a
+-- new time or other limits leaves its place to others and takes its limits again.
 update {schema}runs set priority = coalesce(cast(:priority as int), priority), args = coalesce(cast(:args as text), args),
     tags = coalesce(cast(:tags as text), tags), due_at = coalesce(cast(:run_at as bigint), due_at),
     state = case when cast(:run_at as bigint) is null then state else 'scheduled' end, records = records + 1,
-    held = case when held = 'full' and cast(:run_at as bigint) is not null then null else held end,
-    parked_on = case when cast(:run_at as bigint) is null then parked_on end
+    held = case when held = 'full' and (cast(:run_at as bigint) is not null or cast(:limits as text) is not null) then null else held end,
+    parked_on = case when cast(:run_at as bigint) is null and cast(:limits as text) is null then parked_on end,
+    limits = coalesce(cast(:limits as text), limits)
 where id = cast(:id as {uuid})
 returning records, attempt
 
@@ -55,6 +56,10 @@ update {schema}runs set options = :options, turn = turn + cast(:change as bigint
 -- name: next_history_number
 -- Number the next history row of a locked run.
 update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt
+
+-- name: read_run_limits
+-- Read the limits of a run.
+select limits from {schema}runs where id = cast(:id as {uuid})
 
 -- name: read_run_options
 -- Read the stored options of a run.
