@@ -330,8 +330,8 @@ def check_restartable(id: str, kind: str | None, *, has_compensations: bool, lim
         raise ConfigError(f"run {id} has compensations left to run: retry it without new arguments first")
     if limited:
         raise ConfigError(
-            f"run {id} has limits, whose keys and costs may follow from its arguments: call run.retry in the application"
-            " once its code has stopped, or enqueue the task again"
+            f"run {id} has limits, whose keys and costs may follow from its arguments: call run.retry in the"
+            " application once its code has stopped, or enqueue the task again"
         )
 
 
