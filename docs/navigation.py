@@ -16,6 +16,7 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 DESIGN = ["ARCHITECTURE.md"]
 DESIGN_PAGES = ["claims.md"]
 PROJECT = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+SKILL = "agents/SKILL.md"
 FENCED = re.compile(r"^```.*?^```\n?|^---\n.*?^---\n", re.MULTILINE | re.DOTALL)
 texts: dict[str, tuple[str, str]] = {}
 """The title and the Markdown of each page of the site, by its path."""
@@ -81,6 +82,7 @@ def on_post_build(config: Any) -> None:
         index.append(f"- [{title}]({path.removesuffix('.md')}.html): {summary(text)}")
     site = Path(config["site_dir"])
     (site / "llms.txt").write_text("\n".join(index) + "\n")
+    (site / SKILL).write_text((Path(config["docs_dir"]) / SKILL).read_text())  # agents read the source, not the page
     (site / "llms-full.txt").write_text("\n\n".join([head, *(texts[path][1] for path in guides)]) + "\n")
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.model.payloads import PayloadContext
 from holdfast.store.module import StoreModule, Tx, id_rows, in_batches, in_chunks, json_rows
-from holdfast.store.run_tree import lock_runs
+from holdfast.store.run_tree import lock_runs_later
 
 PAGE_ROWS = 50
 LAST = "\x7f"
@@ -313,15 +313,16 @@ def _is_held(tx: Tx, claim: HeldClaim | None) -> bool:
     """Lock the run of a claim; return whether the claim is still valid."""
     if claim is None:
         return True
-    if not tx.execute("lock_session", session=claim.session):
+    session, runs = tx.queue("lock_session", session=claim.session), lock_runs_later(tx, [claim.run])
+    if not session():
         return False
-    run = lock_runs(tx, [claim.run]).get(claim.run)
+    run = runs().get(claim.run)
     return run is not None and run.belongs_to(claim.session, claim.fence)
 
 
 def _insert(tx: Tx, statement: str, rows: Sequence[dict[str, Any]]) -> None:
     for batch in in_batches(rows, lambda row: len(row["data"])):
-        tx.execute(statement, rows=json_rows(batch))
+        tx.queue(statement, rows=json_rows(batch))
 
 
 def delete_own_threads(tx: Tx, rows: str) -> None:

@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from holdfast.errors import ConfigError, LeaseLost, PayloadError
+from holdfast.errors import ConfigError, LeaseLost, PayloadError, TaskError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.codec import decode
 from holdfast.model.names import check_name
@@ -76,6 +76,7 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
             )
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a HoldfastSaver")
         self._claim: HeldClaim | None = None
+        self._expected: str | None = None
 
     @classmethod
     def for_run(
@@ -86,6 +87,10 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         saver._configure(tenant, serde)
         saver._app, saver._store, saver._claim = None, store, claim
         return saver
+
+    def expect(self, id: str) -> None:
+        """Refuse to continue the thread, unless this is its last checkpoint."""
+        self._expected = id
 
     @property
     def _threads(self) -> ThreadStore:
@@ -151,6 +156,10 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         """Return a checkpoint of a thread: the one that the config names, or the last one."""
         key = self._key(config)
         stored = self._threads.read(key, get_checkpoint_id(config))
+        if self._expected is not None and not key.ns and get_checkpoint_id(config) is None:
+            if stored is None or stored.id != self._expected:
+                raise continued_elsewhere(key.thread)
+            self._expected = None
         return None if stored is None else self._tuple(key, stored, self._load(stored.metadata))
 
     def list(
@@ -333,6 +342,14 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         if type.startswith("pickle"):
             raise PayloadError("the thread has a pickled value, which HoldfastSaver never reads")
         return self.serde.loads_typed((type, base64.b64decode(data)))
+
+
+def continued_elsewhere(thread: str) -> TaskError:
+    """Return the error of a run whose thread isn't where it has left it."""
+    return TaskError(
+        f"thread {thread!r} was continued by something else while a run used it: give each run a thread of its own, or "
+        "run them one after the other, for example with a unique name"
+    )
 
 
 def _version(version: str | int | float) -> str:

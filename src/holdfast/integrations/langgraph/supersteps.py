@@ -27,7 +27,7 @@ from langgraph.types import Command, StateSnapshot, StreamMode
 from holdfast.engine.durable.executor import Executor
 from holdfast.errors import TaskError
 from holdfast.integrations.langgraph.json_values import load_output, pack_output, to_json
-from holdfast.integrations.langgraph.saver import HoldfastSaver
+from holdfast.integrations.langgraph.saver import HoldfastSaver, continued_elsewhere
 from holdfast.model.codec import canonical
 from holdfast.model.names import MAX_NAME_CHARS, check_name
 from holdfast.task.context import Context
@@ -282,6 +282,8 @@ class _GraphCall:
         self._serde_of = graph.checkpointer if isinstance(graph.checkpointer, BaseCheckpointSaver) else None
         self._memory: BaseCheckpointSaver[Any] | None = None
         self._graph = graph
+        self.reached: Position | None = None
+        """Where the superstep that this attempt executed last has left the graph."""
         self.recursion_limit = config.get("recursion_limit") or (graph.config or {}).get(
             "recursion_limit", DEFAULT_RECURSION_LIMIT
         )
@@ -296,12 +298,13 @@ class _GraphCall:
         self._memory = self._memory or self._serde_of or InMemorySaver()
         return self._memory
 
-    def _bound_graph(self) -> Graph:
+    def bound_graph(self) -> Graph:
+        """Return the graph with the checkpointer of the current attempt."""
         graph = copy.copy(self._graph)
         graph.checkpointer = self.saver
         return graph
 
-    def _config_of(self, call: str) -> RunnableConfig:
+    def config_of(self, call: str) -> RunnableConfig:
         hidden = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
         given = {name: value for name, value in self._config.get("configurable", {}).items() if name not in hidden}
         return {
@@ -315,54 +318,54 @@ class _GraphCall:
     async def aexecute(self, step: Superstep) -> Position:
         """Execute a superstep, unless an earlier try has done it, and return where the graph is."""
         ctx = cast(Context, self.ctx)
-        graph, execution = self._bound_graph(), _Execution(self, step)
+        execution = _Execution(self, step)
         with execution:
-            config = execution.config
-            head = await graph.aget_state(config)
-            if execution.has_to_run(head):
+            graph, config = execution.graph, execution.config
+            head = None if execution.follows_directly else await graph.aget_state(config)
+            if head is None or execution.has_to_run(head):
                 async for chunk in cast(AsyncIterator[Chunk], graph.astream(execution.given, config, **execution.how)):
                     if (written := execution.seen(*chunk)) is not None:
                         with execution.as_part(written):
                             await ctx.write(written.data)
-                head = await graph.aget_state(config)
+                head = None if execution.has_reached_next else await graph.aget_state(config)
             else:
                 at = execution.before(head)
                 before = head if at is None else await graph.aget_state(at)
                 for written in execution.repeated(before, head):
                     with execution.as_part(written):
                         await ctx.write(written.data)
-            if not head.tasks and not execution.has_output:
+            if execution.has_ended(head) and not execution.has_output:
                 async for chunk in cast(AsyncIterator[Chunk], graph.astream(None, config, **execution.how)):
                     execution.seen(*chunk)
-        return execution.position(head, self.saver)
+        return execution.position(head)
 
     def execute(self, step: Superstep) -> Position:
         """Do the same in the thread of a plain function."""
         ctx = cast(SyncContext, self.ctx)
-        graph, execution = self._bound_graph(), _Execution(self, step)
+        execution = _Execution(self, step)
         with execution:
-            config = execution.config
-            head = graph.get_state(config)
-            if execution.has_to_run(head):
+            graph, config = execution.graph, execution.config
+            head = None if execution.follows_directly else graph.get_state(config)
+            if head is None or execution.has_to_run(head):
                 for chunk in cast(Iterator[Chunk], graph.stream(execution.given, config, **execution.how)):
                     if (written := execution.seen(*chunk)) is not None:
                         with execution.as_part(written):
                             ctx.write(written.data)
-                head = graph.get_state(config)
+                head = None if execution.has_reached_next else graph.get_state(config)
             else:
                 at = execution.before(head)
                 before = head if at is None else graph.get_state(at)
                 for written in execution.repeated(before, head):
                     with execution.as_part(written):
                         ctx.write(written.data)
-            if not head.tasks and not execution.has_output:
+            if execution.has_ended(head) and not execution.has_output:
                 for chunk in cast(Iterator[Chunk], graph.stream(None, config, **execution.how)):
                     execution.seen(*chunk)
-        return execution.position(head, self.saver)
+        return execution.position(head)
 
     def stream_arguments(self) -> dict[str, Any]:
         """Return the arguments with which LangGraph executes one superstep."""
-        modes = self._modes if "values" in self._modes else [*self._modes, "values"]
+        modes = list(dict.fromkeys([*self._modes, "values", "checkpoints"]))
         return {
             "stream_mode": modes, "subgraphs": True, "interrupt_before": "*", "durability": "sync",
             "context": self._context,
@@ -381,12 +384,21 @@ class _Execution:
         scope = current_scope.get()
         key = "" if scope is None else f"{scope.run}~{scope.generation}/{scope.step}"
         self._name = key if step.after is None else step.after.call
-        self.config = call._config_of(self._name)
+        self.config = call.config_of(self._name)
+        self.graph = call.bound_graph()
+        self.follows_directly = False
+        """Whether this attempt has just executed the superstep before: then nothing of this one was executed."""
+        if step.after is not None and step.after == call.reached and not step.answers:
+            self.follows_directly = scope is None or scope.step_try == 1
+        call.reached = None
+        if self.follows_directly and step.after is not None and isinstance(self.graph.checkpointer, HoldfastSaver):
+            self.graph.checkpointer.expect(step.after.at)
         self.how = call.stream_arguments()
         self.given = call.input if step.after is None else Command(resume=dict(step.answers)) if step.answers else None
         self._output: Any = None
         self.has_output = False
         self._values_seen = 0
+        self._next: tuple[str, list[str]] | None = None
         self._written = list(step.after.written) if step.after is not None else []
         self._token: Any = None
 
@@ -420,10 +432,7 @@ class _Execution:
             return not (unanswered and all(waiting))
         if is_own:
             return False
-        raise TaskError(
-            f"thread {self._call.thread!r} was continued by something else while run {self._call.ctx.run_id} used it: "
-            "give each run a thread of its own, or run them one after the other, for example with a unique name"
-        )
+        raise continued_elsewhere(self._call.thread)
 
     @contextmanager
     def as_part(self, written: StreamPart) -> Iterator[None]:
@@ -440,6 +449,8 @@ class _Execution:
 
     def seen(self, ns: tuple[str, ...], mode: str, data: Any) -> StreamPart | None:
         """Note a chunk that LangGraph has streamed; return what to write to the run's stream, None for nothing."""
+        if mode == "checkpoints" and not ns:
+            self._next = data["config"]["configurable"]["checkpoint_id"], list(data["next"])
         if mode == "values" and not ns:
             self._values_seen += 1
             if not (isinstance(data, dict) and INTERRUPT in data):
@@ -474,25 +485,47 @@ class _Execution:
         if self._call.shows("values"):
             yield _chunk((), "values", head.values)
 
-    def position(self, head: StateSnapshot, saver: BaseCheckpointSaver[Any]) -> Position:
+    @property
+    def has_reached_next(self) -> bool:
+        """Whether LangGraph has streamed the checkpoint after the superstep: then no task waits for an answer."""
+        return self._next is not None and (self._step.after is None or self._next[0] != self._step.after.at)
+
+    def has_ended(self, head: StateSnapshot | None) -> bool:
+        """Return whether no superstep follows. `head`: the last checkpoint, if LangGraph hasn't streamed it."""
+        return not (head.tasks if head is not None else self._next and self._next[1])
+
+    def position(self, head: StateSnapshot | None) -> Position:
         """Return where the graph is."""
-        open_ids = {each.id for each in head.interrupts}
-        interrupts: list[PendingInterrupt] = []
-        names: dict[str, int] = {}
-        for task in head.tasks:
-            for each in task.interrupts:
-                if each.id in open_ids:
-                    names[task.name] = count = names.get(task.name, 0) + 1
-                    gate = task.name if count == 1 else f"{task.name}-{count}"
-                    interrupts.append(PendingInterrupt(each.id, gate, task.name, to_json(each.value)))
-        return Position(
-            call=self._name,
-            at=head.config["configurable"]["checkpoint_id"],
-            next=list(head.next or [task.name for task in head.tasks]),
-            interrupts=interrupts,
-            written=[_digest({task.name: task.result}) for task in head.tasks if task.result is not None],
-            output=None if head.tasks else pack_output(self._output, saver.serde),
-        )
+        saver = cast(BaseCheckpointSaver[Any], self.graph.checkpointer)
+        output = pack_output(self._output, saver.serde) if self.has_ended(head) else None
+        if head is None:
+            assert self._next is not None
+            found = Position(self._name, *self._next, interrupts=[], written=[], output=output)
+        else:
+            found = Position(
+                call=self._name,
+                at=head.config["configurable"]["checkpoint_id"],
+                next=list(head.next or [task.name for task in head.tasks]),
+                interrupts=_pending(head),
+                written=[_digest({task.name: task.result}) for task in head.tasks if task.result is not None],
+                output=output,
+            )
+        self._call.reached = found
+        return found
+
+
+def _pending(head: StateSnapshot) -> list[PendingInterrupt]:
+    """Return the interrupts that wait for an answer, in the order of their tasks."""
+    open_ids = {each.id for each in head.interrupts}
+    found: list[PendingInterrupt] = []
+    names: dict[str, int] = {}
+    for task in head.tasks:
+        for each in task.interrupts:
+            if each.id in open_ids:
+                names[task.name] = count = names.get(task.name, 0) + 1
+                gate = task.name if count == 1 else f"{task.name}-{count}"
+                found.append(PendingInterrupt(each.id, gate, task.name, to_json(each.value)))
+    return found
 
 
 def _chunk(ns: tuple[str, ...], mode: str, data: Any) -> StreamPart:
