@@ -448,11 +448,11 @@ class Holdfast:
             app.enqueue_many([send.request("ada@example.org"), charge.options(key="42").request(42)])
             ```
         """
-        return self._client.creator.enqueue(_checked_requests(requests), "enqueue_many")
+        return self._client.creator.enqueue_many(requests)
 
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Enqueue requests in one transaction. The awaitable form of `enqueue_many`."""
-        return await self._client.creator.aenqueue(_checked_requests(requests))
+        return await self._client.creator.aenqueue_many(requests)
 
     @overload
     def submit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
@@ -794,15 +794,3 @@ class Holdfast:
 
     def __repr__(self) -> str:
         return f"<Holdfast {self.store.database.display_url}, {counted(len(self.registry), 'task')}>"
-
-
-def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
-    if not isinstance(requests, Iterable):
-        raise ConfigError(f"enqueue_many takes a list of requests, not {type(requests).__name__}")
-    checked = list(requests)
-    for at, request in enumerate(checked):
-        if not isinstance(request, Request):
-            raise ConfigError(
-                f"enqueue_many: item {at} must be a request, not {type(request).__name__}; use task.request(…)"
-            )
-    return checked

@@ -13,6 +13,7 @@ from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.web import dashboard
 from holdfast.web.api import live
+from tests.support.approvals import Approvals
 from tests.support.browser import TIMEOUT_MS, Served, chromium
 from tests.support.web import HOST, Visitor
 
@@ -98,6 +99,13 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shop = Shop(database_url)
     yield shop
     shop.close()
+
+
+@pytest.fixture
+def approvals(database_url: str) -> Iterator[Approvals]:
+    approvals = Approvals(database_url)
+    yield approvals
+    approvals.close()
 
 
 @pytest.fixture

@@ -63,6 +63,13 @@ class RunCreator:
 
     # Enqueue
 
+    def enqueue_many(self, requests: Iterable[Request[Any]]) -> list[Run[Any]]:
+        """Create runs of any tasks, after checking that they are requests."""
+        return self.enqueue(_checked_requests(requests), "enqueue_many")
+
+    async def aenqueue_many(self, requests: Iterable[Request[Any]]) -> list[Run[Any]]:
+        return await self.aenqueue(_checked_requests(requests))
+
     def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]:
         refuse_in_body(verb, INSTEAD_OF_ENQUEUE)
         reject_in_event_loop(verb)
@@ -310,3 +317,15 @@ def _stored_options(
     if options.timeout is not None:
         stored["timeout"] = options.timeout
     return msgspec.json.encode(stored).decode() if stored else None
+
+
+def _checked_requests(requests: Iterable[Request[Any]]) -> list[Request[Any]]:
+    if not isinstance(requests, Iterable):
+        raise ConfigError(f"enqueue_many takes a list of requests, not {type(requests).__name__}")
+    checked = list(requests)
+    for at, request in enumerate(checked):
+        if not isinstance(request, Request):
+            raise ConfigError(
+                f"enqueue_many: item {at} must be a request, not {type(request).__name__}; use task.request(…)"
+            )
+    return checked
