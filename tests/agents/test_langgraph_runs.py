@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send, interrupt
 
 from holdfast import (
@@ -407,3 +409,47 @@ def test_a_context_of_tests_runs_a_graph_in_memory():
     state = asyncio.run(run_graph(ctx, asking_graph(), {"names": ["a"], "answers": []}))
     assert state["answers"] == ["a: fine"]
     assert ctx.steps == ["langgraph input", "langgraph ask", "langgraph ask"]
+
+
+def test_interrupts_in_sub_graphs_are_gates_one_after_the_other(app):
+    def twice(state: Any) -> dict[str, Any]:
+        first = interrupt("first")
+        return {"turns": [f"{first}, {interrupt({'after': first})}"]}
+
+    inner = one_node(twice)
+
+    @app.task(name="nested")
+    async def nested(ctx: Context) -> list[str]:
+        return list((await run_graph(ctx, one_node(inner), {"turns": []}))["turns"])
+
+    run = nested.enqueue()
+    for answer in ("one", "two"):
+        drain(app)
+        [gate] = run.gates()
+        assert gate.name == "node"
+        gate.complete(answer)
+    drain(app)
+    assert run.result(timeout=0) == ["one, two"]
+
+
+def test_tokens_reach_the_stream_of_the_run(app):
+    async def node(state: MessagesState) -> dict[str, Any]:
+        model = GenericFakeChatModel(messages=iter([AIMessage("hello dear world")]))
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("talk", node)
+    builder.add_edge(START, "talk")
+    graph = builder.compile()
+
+    @app.task(name="talks")
+    async def talks(ctx: Context) -> str:
+        state = await run_graph(ctx, graph, {"messages": [("user", "hi")]}, stream_mode="messages")
+        return str(state["messages"][-1].content)
+
+    run = talks.enqueue()
+    drain(app)
+    assert run.result(timeout=0) == "hello dear world"
+    chunks = final_chunks(run)
+    assert [chunk["data"][0]["content"] for chunk in chunks] == ["hello", " ", "dear", " ", "world"]
+    assert {chunk["data"][1]["langgraph_node"] for chunk in chunks} == {"talk"}
