@@ -19,9 +19,11 @@ from starlette.routing import Mount
 from holdfast import Context, Graph, Holdfast, Secret
 from holdfast.integrations.encryption import Encryption, Key
 from holdfast.model.gate_links import GATE_LINK, GateLinkToken
-from holdfast.model.signed_tokens import Signer
+from holdfast.model.signed_tokens import SignedValue, Signer
 from holdfast.store.graphs import gate_completed
-from holdfast.web import dashboard
+from holdfast.web import dashboard, links
+from holdfast.web.links import LinkThrottle
+from holdfast.web.responses import RequestError
 from tests.support.approvals import FILLED, OLD_SECRET, OUTPUT, PUBLIC, SECRET, Approvals, Decision, decided_by, refused
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
@@ -381,20 +383,38 @@ def test_hosts_and_origins(approvals):
 
 
 @on_one_database
-def test_many_requests_are_throttled_but_a_good_link_still_works_for_the_client(approvals):
-    path = approvals.link(approvals.open())
-    codes = [approvals.visitor.get(f"/links/gate?token=wrong{n}").status for n in range(13)]
-    assert codes[:10] == [404] * 10
-    assert codes[10:] == [429] * 3
-    assert approvals.visitor.get("/links/gate").headers["retry-after"]
-    assert approvals.visitor.get(path).status == 200
-    other = Visitor(approvals.visitor.site, scope={"client": ["10.9.9.9", 1]})
-    assert other.get("/links/gate").status == 404
-    codes = [Visitor(approvals.visitor.site, scope={"client": [f"10.8.{n}.1", 1]}).get(path).status for n in range(62)]
-    assert codes.count(429) > 0, "one link from many addresses"
-    assert Visitor(approvals.visitor.site).get(approvals.link(approvals.open())).status == 200, (
-        "another link isn't affected"
-    )
+def test_many_requests_are_throttled_but_a_good_link_still_works_for_the_client(approvals, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(links, "LinkThrottle", lambda: LinkThrottle(lambda: now[0]))
+    site = approvals.site(token="t" * 40)
+    path, another = approvals.link(approvals.open()), approvals.link(approvals.open())
+
+    def visit(address: str, path: str) -> int:
+        return Visitor(site, scope={"client": [address, 1]}).get(path).status
+
+    bad = "/links/gate?token=wrong"
+    assert [visit("10.0.0.1", bad) for _ in range(12)] == [404] * 10 + [429] * 2
+    assert Visitor(site, scope={"client": ["10.0.0.1", 1]}).post(bad).json["code"] == "too_many_requests"
+    assert (visit("10.0.0.1", path), visit("10.0.0.2", bad)) == (200, 404)
+    now[0] += 30
+    assert [visit("10.0.0.1", bad) for _ in range(2)] == [404, 429]
+    now[0] += 3600
+    assert [visit(f"10.8.{n}.1", path) for n in range(62)] == [200] * 60 + [429] * 2, "one link, many addresses"
+    assert visit("10.8.0.1", another) == 200, "another link isn't affected"
+
+
+def test_the_requests_of_a_client_and_all_requests_are_bounded():
+    throttle = LinkThrottle(lambda: 0.0)
+
+    def admitted(client: int, gate: int) -> bool:
+        try:
+            throttle.admit(f"client {client}", SignedValue(GateLinkToken(gate.to_bytes(16), 0, None), 0))
+        except RequestError as error:
+            return error.status != 429
+        return True
+
+    assert [admitted(0, gate) for gate in range(122)] == [True] * 120 + [False] * 2
+    assert [admitted(gate, gate) for gate in range(1, 483)] == [True] * 480 + [False] * 2
 
 
 @on_one_database

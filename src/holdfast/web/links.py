@@ -8,7 +8,8 @@ a response says nothing about other gates, runs or tenants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -63,11 +64,11 @@ class LinkThrottle:
     can lock out the others behind the same address.
     """
 
-    def __init__(self) -> None:
-        self._unusable = Throttle(MAX_FAILURES, RECOVERY_S)
-        self._by_client = Throttle(120, 0.5)
-        self._by_link = Throttle(60, 2.0)
-        self._overall = Throttle(600, 0.05)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._unusable = Throttle(MAX_FAILURES, RECOVERY_S, clock)
+        self._by_client = Throttle(120, 0.5, clock)
+        self._by_link = Throttle(60, 2.0, clock)
+        self._overall = Throttle(600, 0.05, clock)
 
     def refuse(self, client: str, reason: str) -> RequestError:
         """Count a request with an unusable link; return the response."""
