@@ -51,6 +51,7 @@ def test_every_unusable_link_gets_the_same_response(approvals):
         "unknown gate": f"/links/gate?token={sign(GATE_LINK, gone, later)}",
         "short id": f"/links/gate?token={sign(GATE_LINK, GateLinkToken(b'', 0, None), later)}",
         "another purpose": f"/links/gate?token={sign('stream', gone, later)}",
+        "the stream": f"/links/gate?{run.stream_url().partition('?')[2]}",
     }
     answers = {}
     for number, (name, path) in enumerate(links.items()):
@@ -328,6 +329,13 @@ def test_reading_never_changes_anything(approvals):
         assert approvals.visitor.ask("HEAD", path).status == 200
         assert approvals.visitor.get(path + "&outcome=complete&step=confirm").status == 200
     assert approvals.is_open(run)
+
+
+@on_one_database
+def test_a_link_opens_no_stream(approvals):
+    run = approvals.open()
+    stream, query = run.stream_url().removeprefix(PUBLIC).partition("?")[0], approvals.link(run).partition("?")[2]
+    assert approvals.visitor.get(f"{stream}?{query}").status in (401, 403, 404)
 
 
 @on_one_database
