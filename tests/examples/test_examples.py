@@ -38,8 +38,10 @@ ENDS = {
     "event_driven_orders": "3 orders delivered, 195 earned",
     "file_import": "customers.csv: 19,980 good, 20 bad, see the table rejected",
     "nightly_etl": "182 rows are in the sales table",
+    "research_agent": "answer: I am done: Ropes and knots is published.",
     "sqlalchemy_orders": " invoices",
     "subscription": "Eve: ended, month 1 was never paid",
+    "support_agent": " was shipped this morning.",
 }
 EFFECTS = {
     "agent": "[weather: Rome]",
@@ -49,7 +51,9 @@ EFFECTS = {
     "event_driven_orders": "order 1: 25 charged",
     "file_import": "%, ",
     "nightly_etl": "loaded 182 rows",
+    "research_agent": "[published Ropes and knots]",
     "subscription": "Bob: month 1 paid",
+    "support_agent": "[looked up y]",
 }
 CUTS = {
     "agent": "Oslo: rain",
@@ -58,8 +62,10 @@ CUTS = {
     "crawler": "reading http://anchor.test/1",
     "event_driven_orders": "charged",
     "file_import": "%, ",
+    "research_agent": "about",
     "sqlalchemy_orders": "is being paid",
     "subscription": "Bob: month 1 not paid",
+    "support_agent": "Which order is it?",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from holdfast.errors import GateRejected, LimitNotTaken, TaskError, WaitTimeout
 from holdfast.model.clock import Duration
@@ -42,12 +42,13 @@ class Approval:
     Attributes:
         approved: Whether the tool may run.
         message: What the model is told if it may not.
-        arguments: Arguments for the tool, instead of those that the model chose.
     """
 
     approved: bool
     message: str = ""
-    arguments: dict[str, Any] | None = None
+
+
+A = TypeVar("A", bound=Approval)
 
 
 def body_context() -> Context | None:
@@ -87,14 +88,17 @@ def check_place(agent: str, outside: Outside, *, advice: str) -> None:
     )
 
 
-async def wait_for_approval(ctx: Context, tool: str, payload: dict[str, Any], timeout: Duration | None) -> Approval:
+async def wait_for_approval(
+    ctx: Context, tool: str, payload: dict[str, Any], timeout: Duration | None, type: type[A]
+) -> A:
     """Wait at the gate of a tool call. A rejected gate and a timeout deny the call."""
     try:
-        return await ctx.gate(f"approve:{tool}", payload=payload, timeout=timeout, type=Approval)
+        decision: A = await ctx.gate(f"approve:{tool}", payload=payload, timeout=timeout, type=type)
+        return decision
     except GateRejected as rejected:
-        return Approval(False, rejected.error.message)
+        return type(False, rejected.error.message)
     except WaitTimeout:
-        return Approval(False, "Nobody approved the call in time.")
+        return type(False, "Nobody approved the call in time.")
 
 
 async def adjust_limits(ctx: Context, options: StepOptions, tokens: int) -> None:
@@ -106,13 +110,10 @@ async def adjust_limits(ctx: Context, options: StepOptions, tokens: int) -> None
             continue
 
 
-Operation = Callable[..., Coroutine[Any, Any, Any]]
-
-
 async def run_step(
     ctx: Context,
     name: str,
-    operation: Operation,
+    operation: Callable[..., Coroutine[Any, Any, Any]],
     *identity: str,
     options: StepOptions,
     raises: tuple[type[Exception], ...] = (),
