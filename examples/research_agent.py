@@ -1,4 +1,4 @@
-"""A research agent: parallel tools, a streamed report, and an approval before it publishes.
+"""A research agent: parallel tools, a streamed report, an approval before it publishes, and a budget of one dollar.
 
     python research_agent.py
     python research_agent.py "Why do ropes have knots?"
@@ -20,9 +20,11 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from holdfast import Context, Holdfast, Run
-from holdfast.integrations.pydantic_ai import Approval, HoldfastDurability
+from holdfast.integrations.pydantic_ai import Approval, HoldfastDurability, Price
 
 app = Holdfast("sqlite:///research_agent.db")
+app.budget("usd", limit=1.0, per="run")  # over it, the run waits until `holdfast budgets set` raises it
+PRICES = {"gpt-5": Price(input=1.25, output=10), "*": Price(input=5, output=25)}  # per million tokens
 
 
 async def pretend(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
@@ -48,7 +50,7 @@ agent = Agent(
     os.environ.get("MODEL") or FunctionModel(stream_function=pretend),
     name="research",
     instructions="Search for all parts of the question at once. Write a short report, then publish it.",
-    capabilities=[HoldfastDurability(stream="text", approval_timeout=7 * 24 * 3600)],
+    capabilities=[HoldfastDurability(stream="text", approval_timeout=7 * 24 * 3600, budget="usd", prices=PRICES)],
 )
 
 
@@ -94,7 +96,8 @@ def main() -> None:
         printing.start()
         decide(run)
         printing.join()
-        print("\nanswer:", run.result())
+        print(f"\nspent {run.spent()['usd']} dollars")
+        print("answer:", run.result())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from agents import (
     InputGuardrail,
     OutputGuardrailTripwireTriggered,
     RunConfig,
+    Runner,
     SQLiteSession,
     UserError,
     WebSearchTool,
@@ -21,6 +24,7 @@ from agents import (
     handoff,
     output_guardrail,
     set_trace_processors,
+    set_tracing_disabled,
 )
 from agents.mcp import MCPServer
 from agents.tracing import TracingProcessor
@@ -28,7 +32,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as MCPTool
 
 from holdfast import Context, Holdfast, Retry, Run, RunFailed, TaskError, current_context
-from holdfast.integrations.openai_agents import Approval, HoldfastRunner
+from holdfast.integrations.openai_agents import Approval, HoldfastRunner, Price
 from holdfast.testing import Kit
 from tests.support.agent_calls import AgentCalls, final_chunks
 from tests.support.openai_model import FakeModel
@@ -38,7 +42,8 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 
 @pytest.fixture(autouse=True)
-def no_tracing() -> None:
+def no_traces_are_sent() -> None:
+    set_tracing_disabled(False)
     set_trace_processors([])
 
 
@@ -105,7 +110,7 @@ def test_names_of_steps_are_pinned(kit: Kit):
         "shop.session.get_items",
         "shop.tool.look",
     ]
-    assert [step.key for step in kit.steps(run) if ".tool." in step.key] == ["shop.tool.look-1:ac8d8342bbb2362d#1"]
+    assert [step.key for step in kit.steps(run) if ".tool." in step.key] == ["shop.tool.look-1:ca1ab0b9c83ad0fd#1"]
 
 
 async def test_an_agent_outside_a_durable_function_is_refused_or_runs():
@@ -113,6 +118,21 @@ async def test_an_agent_outside_a_durable_function_is_refused_or_runs():
     with pytest.raises(TaskError, match="agent shop was run outside a durable function"):
         await HoldfastRunner().run(agent, "hello")
     assert (await HoldfastRunner(outside="run", stream="text").run(agent, "hello")).final_output == "hi"
+
+
+@pytest.mark.parametrize("stream", [None, "text"])
+def test_the_model_sees_the_same_as_without_durability(kit: Kit, stream: Any):
+    @function_tool
+    def look() -> str:
+        return "rope"
+
+    agent = Agent("shop", model=calls_once("look"), tools=[look])
+
+    async def go(ctx: Context) -> Any:
+        return (await HoldfastRunner(stream=stream).run(agent, "hello")).to_input_list()
+
+    plain = asyncio.run(Runner.run(agent, "hello")).to_input_list()
+    assert result(start(kit, go)) == plain
 
 
 def test_a_rejected_call_and_one_that_nobody_decides_are_told_to_the_model(kit: Kit):
@@ -224,6 +244,14 @@ def test_model_calls_take_limits_and_correct_their_estimate(kit: Kit):
     kit.app.limit("tokens", rate="100000/min", cost=1)
     result(ask(kit, Agent("shop", model=says("hi")), HoldfastRunner(model_options={"limits": ["tokens"]})))
     assert kit.app.limits.get("tokens").counters[0].started == 15
+
+
+def test_model_calls_spend_a_budget(kit: Kit):
+    kit.app.budget("usd", limit=1)
+    runner = HoldfastRunner(budget="usd", prices={"*": Price(input=1000, output=2000)}, stream="text")
+    run = ask(kit, Agent("shop", model=says("hi")), runner)
+    assert result(run) == "hi"
+    assert run.spent() == {"usd": Decimal("0.02")}
 
 
 class Recorder(TracingProcessor):

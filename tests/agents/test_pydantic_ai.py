@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset
 
-from holdfast import Context, Holdfast, Retry, Run, RunFailed, SyncContext, TaskError, current_context
-from holdfast.integrations.pydantic_ai import Approval, HoldfastDurability
+from holdfast import ConfigError, Context, Holdfast, Retry, Run, RunFailed, SyncContext, TaskError, current_context
+from holdfast.integrations.pydantic_ai import Approval, HoldfastDurability, Price
 from holdfast.testing import Kit
 from tests.support.agent_calls import AgentCalls, final_chunks
 
@@ -445,3 +446,31 @@ def test_options_of_a_tool_are_checked(kit: Kit):
     agent.tool_plain(lambda: "x", name="tool", metadata={"holdfast": True})
     with pytest.raises(RunFailed, match="tool tool: metadata"):
         result(ask(kit, agent))
+
+
+def test_model_requests_spend_a_budget_once_and_wait_when_it_is_exceeded(kit: Kit):
+    kit.app.budget("usd", limit=0.01)
+    prices = {"test": Price(input=100, output=200), "*": Price(0, 0)}
+
+    async def go(ctx: Context) -> str:
+        run = await durable(budget="usd", prices=prices).run("hello")
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return (await durable(budget="usd", prices=prices).run("hello", message_history=run.all_messages())).output
+
+    run = start(kit, go, Retry(max_attempts=2, delay=0))
+    assert run.info().state == "waiting"
+    assert run.spent() == {"usd": Decimal("0.0127")}, "51 tokens and an answer of 4, then 52 and 8"
+    kit.app.budgets.set("usd", 1, run=run.id)
+    kit.drain()
+    assert result(run) == "success (no tool calls)"
+
+
+def test_a_model_without_a_price_fails_the_run_and_tokens_are_spent_without_prices(kit: Kit):
+    kit.app.budget("tokens", limit=1000)
+    with pytest.raises(RunFailed, match="model test has no price"):
+        result(ask(kit, durable(budget="tokens", prices={"gpt": Price(1, 1)})))
+    run = ask(kit, durable(budget="tokens"))
+    assert run.spent() == {"tokens": Decimal(55)}
+    with pytest.raises(ConfigError, match="without budget="):
+        durable(prices={})

@@ -26,7 +26,7 @@ class FakeModel(Model):
 
     async def get_response(self, *request: Any, **options: Any) -> ModelResponse:
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
-        return ModelResponse(output=output(self._answer(given(request, options))), usage=usage, response_id="response")
+        return ModelResponse(output=output(self._answer(given(request, options))), usage=usage, response_id=None)
 
     async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
         answer = self._answer(given(request, options))

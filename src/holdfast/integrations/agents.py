@@ -5,11 +5,12 @@ Imports no framework.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
-from holdfast.errors import GateRejected, LimitNotTaken, TaskError, WaitTimeout
+from holdfast.errors import ConfigError, Fatal, GateRejected, LimitNotTaken, TaskError, WaitTimeout
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_name
@@ -19,6 +20,10 @@ from holdfast.telemetry import log
 
 CHARS_PER_TOKEN = 4
 """For estimates before a request; its usage is known afterwards."""
+
+TOKENS_PER_PRICE = 1_000_000
+ANY_MODEL = "*"
+"""In a table of prices: all models that it doesn't name."""
 
 Outside = Literal["refuse", "run"]
 
@@ -99,6 +104,65 @@ async def wait_for_approval(
         return type(False, rejected.error.message)
     except WaitTimeout:
         return type(False, "Nobody approved the call in time.")
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a model costs per million tokens, in the unit of a budget.
+
+    Attributes:
+        input: The price of input tokens.
+        output: The price of output tokens.
+        cached: The price of input tokens that were read from a cache. Defaults to that of other input tokens.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def amount(self, usage: TokenUsage) -> Decimal:
+        """Return what a request costs."""
+        cached = self.input if self.cached is None else self.cached
+        parts = (
+            (usage.input - usage.cached, self.input),
+            (usage.cached, cached),
+            (usage.output, self.output),
+        )
+        return sum((Decimal(repr(price)) * tokens for tokens, price in parts), Decimal()) / TOKENS_PER_PRICE
+
+
+class TokenUsage(NamedTuple):
+    """The tokens of a model request. `input` includes those that were read from a cache."""
+
+    input: int
+    output: int
+    cached: int = 0
+
+
+class Spending:
+    """Adds what model requests cost to a budget: by a table of prices, or the number of their tokens without one."""
+
+    def __init__(self, budget: str | None, prices: Mapping[str, Price] | None) -> None:
+        if budget is None and prices is not None:
+            raise ConfigError("prices= is given without budget=: name the budget that the agent spends")
+        self.budget = budget
+        self._prices = prices
+
+    async def spend(self, ctx: Context, model: str, usage: TokenUsage) -> None:
+        """Spend what a request has cost. Called in its step: it counts with the step's record."""
+        if self.budget is not None:
+            await ctx.spend(self.budget, self._amount(model, usage))
+
+    def _amount(self, model: str, usage: TokenUsage) -> Decimal:
+        if self._prices is None:
+            return Decimal(usage.input + usage.output)
+        fitting = [name for name in self._prices if model.startswith(name)]
+        name = max(fitting, key=len, default=ANY_MODEL)
+        if name not in self._prices:
+            raise Fatal(
+                f"model {model} has no price: add it to prices=, or a price for {ANY_MODEL!r}, all other models"
+            )
+        return self._prices[name].amount(usage)
 
 
 async def adjust_limits(ctx: Context, options: StepOptions, tokens: int) -> None:

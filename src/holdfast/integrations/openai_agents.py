@@ -24,7 +24,10 @@ from holdfast.integrations.agents import (
     CHARS_PER_TOKEN,
     Approval,
     Outside,
+    Price,
+    Spending,
     StepOptions,
+    TokenUsage,
     adjust_limits,
     body_context,
     check_place,
@@ -32,7 +35,7 @@ from holdfast.integrations.agents import (
     wait_for_approval,
 )
 from holdfast.model.clock import Duration
-from holdfast.task.context import Context
+from holdfast.task.context import Context, active_context, current_context
 
 try:
     from agents import (
@@ -70,7 +73,7 @@ except ImportError as error:
         f'holdfast.integrations.openai_agents needs openai-agents 0.24: pip install "holdfast[openai-agents]" ({error})'
     ) from error
 
-__all__ = ["Approval", "HoldfastRunner", "StepOptions"]
+__all__ = ["Approval", "HoldfastRunner", "Price", "StepOptions"]
 
 TOOL_ADVICE = 'pass HoldfastRunner(tools={"TOOL": False}) so that each call of the agent is a step of its own'
 ERRORS: tuple[type[Exception], ...] = (AgentsException,)
@@ -96,6 +99,9 @@ class HoldfastRunner:
             can use the context and run other agents.
         approval_timeout: How long the gate of a tool call that needs an approval stays open. Then the call is
             rejected.
+        budget: The budget that model calls spend, as declared with `app.budget`.
+        prices: What models cost, by name or by how their names begin; `"*"` is for all others. Without it, an agent
+            spends the number of its tokens.
         outside: What happens outside a durable function: `"refuse"` raises an error, `"run"` runs the agent without
             durability.
 
@@ -118,9 +124,12 @@ class HoldfastRunner:
         tool_options: StepOptions | None = None,
         tools: Mapping[str, StepOptions | Literal[False]] | None = None,
         approval_timeout: Duration | None = None,
+        budget: str | None = None,
+        prices: Mapping[str, Price] | None = None,
         outside: Outside = "refuse",
     ) -> None:
         self.stream = stream
+        self.spending = Spending(budget, prices)
         self.model_options: StepOptions = model_options or {}
         self._tool_options: StepOptions = tool_options or {}
         self._tools = dict(tools or {})
@@ -348,21 +357,26 @@ class _ModelCall:
 
     async def run(self) -> Any:
         try:
-            response = await (self._streamed() if self._runner.stream else self._plain())
+            model = self._model()
+            response = await (self._streamed(model) if self._runner.stream else self._plain(model))
         except UserError as error:
             raise Fatal(str(error)) from error  # a mistake in the agent's code, which a retry would repeat
-        if self._runner.model_options.get("limits"):
-            tokens = response.usage.input_tokens + response.usage.output_tokens
-            await adjust_limits(_step_context(), self._runner.model_options, tokens)
-        return _RESPONSE.dump_python(response, mode="json", exclude_none=True, warnings=False)
+        used, ctx = response.usage, active_context.get()
+        if ctx is not None:
+            if self._runner.model_options.get("limits"):
+                await adjust_limits(ctx, self._runner.model_options, used.input_tokens + used.output_tokens)
+            cached = used.input_tokens_details.cached_tokens or 0
+            usage = TokenUsage(used.input_tokens, used.output_tokens, cached)
+            await self._runner.spending.spend(ctx, str(getattr(model, "model", "")), usage)
+        return _RESPONSE.dump_python(response, mode="json", exclude_unset=True, warnings=False)
 
-    async def _plain(self) -> ModelResponse:
-        return await self._model().get_response(*self._request, **self._options)
+    async def _plain(self, model: Model) -> ModelResponse:
+        return await model.get_response(*self._request, **self._options)
 
-    async def _streamed(self) -> ModelResponse:
-        ctx = _step_context()
+    async def _streamed(self, model: Model) -> ModelResponse:
+        ctx = current_context()
         items: list[Any] = []
-        async for event in self._model().stream_response(*self._request, **self._options):
+        async for event in model.stream_response(*self._request, **self._options):
             if (chunk := self._chunk(event)) is not None:
                 await ctx.write(chunk)
             if event.type == "response.output_item.done":
@@ -378,12 +392,6 @@ class _ModelCall:
         if stream == "events":
             return event.model_dump(mode="json", exclude_none=True, warnings=False)
         return None if stream is None else stream(event)
-
-
-def _step_context() -> Context:
-    from holdfast.task.context import current_context
-
-    return current_context()
 
 
 def _completed(response: Any, items: list[Any]) -> ModelResponse:

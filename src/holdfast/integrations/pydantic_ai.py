@@ -22,7 +22,10 @@ from holdfast.errors import Fatal
 from holdfast.integrations.agents import (
     CHARS_PER_TOKEN,
     Outside,
+    Price,
+    Spending,
     StepOptions,
+    TokenUsage,
     adjust_limits,
     body_context,
     check_place,
@@ -88,7 +91,7 @@ except ImportError as error:
         f'pip install "holdfast[pydantic-ai]" ({error})'
     ) from error
 
-__all__ = ["Approval", "HoldfastDurability", "StepOptions"]
+__all__ = ["Approval", "HoldfastDurability", "Price", "StepOptions"]
 
 DEFAULT_NAME = "agent"
 USAGE_KEY = "holdfast_usage"
@@ -202,6 +205,10 @@ class Operations(DurableOperationConfig[StepOptions]):
 class StepBackend(CallableOperationBackend[StepOptions]):
     """Runs each operation of an agent as a step."""
 
+    def __init__(self, agent: str, options: Operations, spending: Spending) -> None:
+        super().__init__(namer=StepNamer(agent), config=options)
+        self._spending = spending
+
     async def execute(
         self,
         *,
@@ -215,7 +222,7 @@ class StepBackend(CallableOperationBackend[StepOptions]):
         if ctx is None:  # dispatched in a step after all, which records the result
             return await body()
         if isinstance(operation_id, ModelRequestId):
-            request = _ModelRequest(body, ctx, config)
+            request = _ModelRequest(body, ctx, config, self._spending)
             return await run_step(ctx, name, request.call, options=request.with_cost(cache_key), raises=ERRORS)
         run = next((item for item in cache_key if isinstance(item, RunContext)), None)
         call_id = None if run is None else run.tool_call_id
@@ -244,10 +251,13 @@ class _Unit:
 
 
 class _ModelRequest(_Unit):
-    def __init__(self, body: Callable[[], Awaitable[object]], ctx: Context, options: StepOptions) -> None:
+    def __init__(
+        self, body: Callable[[], Awaitable[object]], ctx: Context, options: StepOptions, spending: Spending
+    ) -> None:
         super().__init__(body)
         self._ctx = ctx
         self._options = options
+        self._spending = spending
 
     def with_cost(self, request: tuple[object, ...]) -> StepOptions:
         """Return the options with an estimate of the tokens, if there are limits and no other cost."""
@@ -259,14 +269,16 @@ class _ModelRequest(_Unit):
 
     async def call(self) -> Any:
         response = await super().call()
+        usage = _tokens(response.get("usage") or {})
         if self._options.get("limits"):
-            usage = response.get("usage") or {}
-            await adjust_limits(self._ctx, self._options, _tokens(usage))
+            await adjust_limits(self._ctx, self._options, usage.input + usage.output)
+        await self._spending.spend(self._ctx, response.get("model_name") or "", usage)
         return response
 
 
-def _tokens(usage: Mapping[str, Any]) -> int:
-    return int(usage.get("input_tokens") or 0) + int(usage.get("output_tokens") or 0)
+def _tokens(usage: Mapping[str, Any]) -> TokenUsage:
+    names = ("input_tokens", "output_tokens", "cache_read_tokens")
+    return TokenUsage(*(int(usage.get(name) or 0) for name in names))
 
 
 _tool_usage: ContextVar[RunUsage | None] = ContextVar("holdfast_tool_usage", default=None)
@@ -325,6 +337,9 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
             tools at a gate `result:TOOL`. `"return"` ends the agent's run with `DeferredToolRequests`. By default, it
             depends on whether the agent's output type includes `DeferredToolRequests`.
         approval_timeout: How long a gate stays open. Then the call is denied.
+        budget: The budget that model requests spend, as declared with `app.budget`.
+        prices: What models cost, by name or by how their names begin; `"*"` is for all others. Without it, the agent
+            spends the number of its tokens.
         outside: What happens outside a durable function: `"refuse"` raises an error, `"run"` runs the agent without
             durability.
 
@@ -362,6 +377,8 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
         tool_options: StepOptions | None = None,
         approvals: Literal["gate", "return"] | None = None,
         approval_timeout: Duration | None = None,
+        budget: str | None = None,
+        prices: Mapping[str, Price] | None = None,
         outside: Outside = "refuse",
     ) -> None:
         handler = None if event_stream_handler is None and stream is None else self._handle_events
@@ -369,6 +386,7 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
         self._given_handler = event_stream_handler
         self._stream = stream
         self._options = Operations(model_options or {}, tool_options or {})
+        self._spending = Spending(budget, prices)
         self._approvals = approvals
         self._approval_timeout = approval_timeout
         self._outside = outside
@@ -387,7 +405,7 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
         return body_context() is not None
 
     def get_durable_operation_backend(self) -> StepBackend:
-        return StepBackend(namer=StepNamer(self.name), config=self._options)
+        return StepBackend(self.name, self._options, self._spending)
 
     def get_default_run_id(self) -> str | None:
         ctx, scope = body_context(), current_scope.get()
