@@ -58,7 +58,7 @@ PGQUEUER = Peer(
 )
 DBOS = Peer(
     "dbos",
-    ("dbos==3.3.0", "psycopg[binary]==3.3.8"),
+    ("dbos==3.3.0", "psycopg[binary]==3.3.8", "pydantic-ai-slim==2.66.0"),
     tables=("dbos.workflow_status", "dbos.operation_outputs", "dbos.workflow_input", "dbos.workflow_output"),
     unfinished="exists (select from dbos.workflow_status where status in ('ENQUEUED', 'PENDING'))",
     done_query="select count(*) from dbos.workflow_status where status = 'SUCCESS'",
@@ -190,10 +190,15 @@ def _continuations() -> list[PeerCase]:
     ]
 
 
+def _agents() -> list[PeerCase]:
+    return [PeerCase(DBOS, database, "", 100, changes={"pool": 8}) for database in (POSTGRES, SQLITE)]
+
+
 PEER_CASES: dict[str, Callable[[], list[PeerCase]]] = {
     "jobs": _jobs,
     "steps": _steps,
     "latency": _latency,
     "enqueue": _enqueue,
     "continuations": _continuations,
+    "agents": _agents,
 }

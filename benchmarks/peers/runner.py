@@ -80,8 +80,8 @@ class PeerRunner:
         """Measure one repetition."""
         if not self._is_set_up:
             self._set_up()
-        if benchmark == "continuations":
-            return self._measure_continuations(case)
+        if benchmark in ("continuations", "agents"):
+            return self._measure_in_one_process(benchmark, case)
         if self._db is None:
             return {case.variant: self._measure_direct(case, None)}
         try:
@@ -98,10 +98,10 @@ class PeerRunner:
             return {case.variant: self._measure_enqueue(case, db)}
         return {case.variant: self._measure_work(case, db)}
 
-    def _measure_continuations(self, case: PeerCase) -> Metrics:
-        """Let one process measure all operations and report their milliseconds."""
+    def _measure_in_one_process(self, benchmark: str, case: PeerCase) -> Metrics:
+        """Let one process measure everything and report milliseconds."""
         with scratch_folder() as scratch:
-            command = self._command("measure_continuations", case, scratch)
+            command = self._command(f"measure_{benchmark}", case, scratch)
             metrics = run_process(command, scratch, self._peer.name, TIMEOUT_S)
         if self._db is not None:
             self._db.empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.benchmark import Benchmark
+from benchmarks.suite.agents import Agents
 from benchmarks.suite.continuations import Continuations
 from benchmarks.suite.enqueue import Enqueue
 from benchmarks.suite.flow import Flow
@@ -25,6 +26,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Steps(),
     Latency(),
     Continuations(),
+    Agents(),
     Enqueue(),
     Graphs(),
     Limits(),

@@ -1,7 +1,7 @@
-"""Run a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct|measure_continuations JSON`.
+"""Run a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct|measure_… JSON`.
 
 `prepare` creates the tables, `work` runs a worker until it is stopped, `enqueue` enqueues jobs, and `direct` does all
-the work in this process. The last two print their rate as a line of JSON; `measure_continuations` prints milliseconds.
+the work in this process. The last two print their rate as a line of JSON; `measure_…` prints milliseconds.
 """
 
 from __future__ import annotations

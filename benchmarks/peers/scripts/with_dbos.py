@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import sqlite3
@@ -141,6 +142,23 @@ def measure_continuations(config: PeerConfig) -> dict[str, float]:
     }
     DBOS.destroy()
     return found
+
+
+def measure_agents(config: PeerConfig) -> dict[str, float]:
+    """Return the median milliseconds of an agent's turn, with pydantic-ai's own capability for DBOS."""
+    from pydantic_ai.durable_exec.dbos import DBOSDurability
+
+    turns: Any = importlib.import_module("agent_turns")
+    timed = turns.TimedAgent(config.count, [DBOSDurability()], wrap_tool=DBOS.step())
+
+    @DBOS.workflow(name="converse")
+    async def converse() -> str:
+        return str(await timed.run())
+
+    launch(config, listens=False)
+    asyncio.run(converse())
+    DBOS.destroy()
+    return {"": timed.median_ms()}
 
 
 def continuation_workflows() -> dict[str, Any]:
