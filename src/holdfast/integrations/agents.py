@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from holdfast.errors import ConfigError, Fatal, GateRejected, LimitNotTaken, TaskError, WaitTimeout
 from holdfast.model.clock import Duration
@@ -47,13 +47,12 @@ class Approval:
     Attributes:
         approved: Whether the tool may run.
         message: What the model is told if it may not.
+        arguments: Arguments for the tool, instead of those that the model chose.
     """
 
     approved: bool
     message: str = ""
-
-
-A = TypeVar("A", bound=Approval)
+    arguments: dict[str, Any] | None = None
 
 
 def body_context() -> Context | None:
@@ -93,17 +92,14 @@ def check_place(agent: str, outside: Outside, *, advice: str) -> None:
     )
 
 
-async def wait_for_approval(
-    ctx: Context, tool: str, payload: dict[str, Any], timeout: Duration | None, type: type[A]
-) -> A:
+async def wait_for_approval(ctx: Context, tool: str, payload: dict[str, Any], timeout: Duration | None) -> Approval:
     """Wait at the gate of a tool call. A rejected gate and a timeout deny the call."""
     try:
-        decision: A = await ctx.gate(f"approve:{tool}", payload=payload, timeout=timeout, type=type)
-        return decision
+        return await ctx.gate(f"approve:{tool}", payload=payload, timeout=timeout, type=Approval)
     except GateRejected as rejected:
-        return type(False, rejected.error.message)
+        return Approval(False, rejected.error.message)
     except WaitTimeout:
-        return type(False, "Nobody approved the call in time.")
+        return Approval(False, "Nobody approved the call in time.")
 
 
 @dataclass(frozen=True)

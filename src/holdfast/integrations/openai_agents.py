@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -173,13 +174,13 @@ class HoldfastRunner:
             for name in ("context", "previous_response_id", "auto_previous_response_id", "conversation_id"):
                 options.pop(name, None)  # the state has them
             while result.interruptions:
-                state = await self._decide(ctx, result)
+                state = await self._decide(ctx, result, agents.arguments)
                 result = await plain.run(agent, state, **options)
             return result
         finally:
             _active_runner.reset(token)
 
-    async def _decide(self, ctx: Context, result: RunResult) -> RunState[Any]:
+    async def _decide(self, ctx: Context, result: RunResult, arguments: dict[str, str]) -> RunState[Any]:
         """Wait at the gates of all tool calls that need an approval."""
         items = result.interruptions
         decisions = await asyncio.gather(*(self._wait(ctx, item) for item in items))
@@ -187,6 +188,8 @@ class HoldfastRunner:
         for item, decision in zip(items, decisions, strict=True):
             if decision.approved:
                 state.approve(item)
+                if decision.arguments is not None and item.call_id is not None:
+                    arguments[item.call_id] = json.dumps(decision.arguments)
             else:
                 state.reject(item, rejection_message=decision.message or None)
         return state
@@ -194,7 +197,7 @@ class HoldfastRunner:
     async def _wait(self, ctx: Context, item: ToolApprovalItem) -> Approval:
         name = item.name or "tool"
         payload = {"tool": name, "arguments": item.arguments, "agent": item.agent.name}
-        return await wait_for_approval(ctx, name, payload, self._approval_timeout, Approval)
+        return await wait_for_approval(ctx, name, payload, self._approval_timeout)
 
     def options_of(self, tool: str) -> StepOptions | Literal[False]:
         """Return the options of a tool's step, or False if it runs in the body."""
@@ -247,6 +250,8 @@ class _DurableAgents:
         self._runner = runner
         self._config = config
         self._converted: dict[int, Agent[Any]] = {}
+        self.arguments: dict[str, str] = {}
+        """By id of a tool call: the arguments that an approval gave it."""
 
     def config(self, ctx: Context, agent: str) -> RunConfig:
         """Return the settings of the run: with the id of the durable run, and without a model for all agents."""
@@ -289,12 +294,12 @@ class _DurableAgents:
         if isinstance(tool, FunctionTool):
             options = self._runner.options_of(tool.name)
             is_agent = getattr(tool, "_is_agent_tool", False)
-            return tool if options is False or is_agent else _function_tool(agent, tool, options)
+            return _function_tool(agent, tool, False if is_agent else options, self.arguments)
         if isinstance(tool, HOSTED_TOOLS):
             return tool
         raise TaskError(
-            f"agent {agent}: {type(tool).__name__} runs in this process, where Holdfast can't record what it does: "
-            "write a function tool that does the same"
+            f"agent {agent}: Holdfast can't record the calls of a {type(tool).__name__}, because this process executes "
+            "them: write a function tool that does the same"
         )
 
     def _handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
@@ -412,12 +417,17 @@ def _completed(response: Any, items: list[Any]) -> ModelResponse:
 # Tools, guardrails, servers and sessions
 
 
-def _function_tool(agent: str, tool: FunctionTool, options: StepOptions) -> FunctionTool:
+def _function_tool(
+    agent: str, tool: FunctionTool, options: StepOptions | Literal[False], approved: Mapping[str, str]
+) -> FunctionTool:
     durable = copy.copy(tool)
     invoke = tool.on_invoke_tool
 
     async def invoke_durably(context: ToolContext[Any], arguments: str) -> Any:
-        call = _ToolCall(invoke, context, arguments)
+        arguments = approved.get(context.tool_call_id, arguments)
+        if options is False:
+            return await invoke(context, arguments)
+        call = _FunctionCall(invoke, context, arguments)
         ctx = body_context()
         if ctx is None:
             return await call.run(context.tool_call_id)
@@ -428,7 +438,7 @@ def _function_tool(agent: str, tool: FunctionTool, options: StepOptions) -> Func
     return durable
 
 
-class _ToolCall:
+class _FunctionCall:
     def __init__(self, invoke: Callable[..., Awaitable[Any]], context: ToolContext[Any], arguments: str) -> None:
         self._invoke = invoke
         self._context = context

@@ -13,7 +13,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from holdfast.errors import Fatal
 from holdfast.integrations.agents import (
     CHARS_PER_TOKEN,
+    Approval,
     Outside,
     Price,
     Spending,
@@ -33,7 +34,6 @@ from holdfast.integrations.agents import (
     step_context,
     wait_for_approval,
 )
-from holdfast.integrations.agents import Approval as PlainApproval
 from holdfast.model.clock import Duration
 from holdfast.task.context import Context
 from holdfast.task.scope import current_scope
@@ -107,19 +107,6 @@ Chunks: TypeAlias = Literal["text", "events"] | Callable[[AgentStreamEvent], Any
 _EVENT = TypeAdapter[AgentStreamEvent](AgentStreamEvent)
 _USAGE = TypeAdapter(RunUsage)
 _MODEL_EVENTS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)
-
-
-@dataclass
-class Approval(PlainApproval):
-    """A decision about a tool call, the output of its gate.
-
-    Attributes:
-        approved: Whether the tool may run.
-        message: What the model is told if it may not.
-        arguments: Arguments for the tool, instead of those that the model chose.
-    """
-
-    arguments: dict[str, Any] | None = None
 
 
 # Names
@@ -489,7 +476,7 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
 
         async def approve(call: ToolCallPart) -> None:
             payload = _gate_payload(call, requests)
-            decision = await wait_for_approval(target, call.tool_name, payload, self._approval_timeout, Approval)
+            decision = await wait_for_approval(target, call.tool_name, payload, self._approval_timeout)
             if decision.approved:
                 results.approvals[call.tool_call_id] = ToolApproved(override_args=decision.arguments)
             else:
