@@ -135,7 +135,7 @@ class TokenUsage(NamedTuple):
     cached: int = 0
 
 
-class Spending:
+class ModelSpending:
     """Adds what model requests cost to a budget: by a table of prices, or the number of their tokens without one."""
 
     def __init__(self, budget: str | None, prices: Mapping[str, Price] | None) -> None:

@@ -24,9 +24,9 @@ from holdfast.errors import Fatal, TaskError
 from holdfast.integrations.agents import (
     CHARS_PER_TOKEN,
     Approval,
+    ModelSpending,
     Outside,
     Price,
-    Spending,
     StepOptions,
     TokenUsage,
     adjust_limits,
@@ -130,7 +130,7 @@ class HoldfastRunner:
         outside: Outside = "refuse",
     ) -> None:
         self.stream = stream
-        self.spending = Spending(budget, prices)
+        self.spending = ModelSpending(budget, prices)
         self.model_options: StepOptions = model_options or {}
         self._tool_options: StepOptions = tool_options or {}
         self._tools = dict(tools or {})

@@ -22,9 +22,9 @@ from holdfast.errors import Fatal
 from holdfast.integrations.agents import (
     CHARS_PER_TOKEN,
     Approval,
+    ModelSpending,
     Outside,
     Price,
-    Spending,
     StepOptions,
     TokenUsage,
     adjust_limits,
@@ -192,7 +192,7 @@ class Operations(DurableOperationConfig[StepOptions]):
 class StepBackend(CallableOperationBackend[StepOptions]):
     """Runs each operation of an agent as a step."""
 
-    def __init__(self, agent: str, options: Operations, spending: Spending) -> None:
+    def __init__(self, agent: str, options: Operations, spending: ModelSpending) -> None:
         super().__init__(namer=StepNamer(agent), config=options)
         self._spending = spending
 
@@ -239,7 +239,7 @@ class _Unit:
 
 class _ModelRequest(_Unit):
     def __init__(
-        self, body: Callable[[], Awaitable[object]], ctx: Context, options: StepOptions, spending: Spending
+        self, body: Callable[[], Awaitable[object]], ctx: Context, options: StepOptions, spending: ModelSpending
     ) -> None:
         super().__init__(body)
         self._ctx = ctx
@@ -373,7 +373,7 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
         self._given_handler = event_stream_handler
         self._stream = stream
         self._options = Operations(model_options or {}, tool_options or {})
-        self._spending = Spending(budget, prices)
+        self._spending = ModelSpending(budget, prices)
         self._approvals = approvals
         self._approval_timeout = approval_timeout
         self._outside = outside
