@@ -21,7 +21,7 @@ class TimedAgent:
         self._turns = turns + WARM_UP
         self._starts: list[float] = []
         self.agent = Agent(FunctionModel(self._answer), name="bench", capabilities=list(capabilities))
-        self.agent.tool_plain(look_up if wrap_tool is None else wrap_tool(look_up), name="look_up")
+        self.agent.tool_plain(name="look_up")(look_up if wrap_tool is None else wrap_tool(look_up))
 
     def _answer(self, messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         self._starts.append(time.perf_counter())
