@@ -21,7 +21,7 @@ from pathlib import Path
 
 import uvicorn
 
-from holdfast import Context, GateRejected, Holdfast, idempotency_key
+from holdfast import Context, GateRejected, Holdfast, RunFinished, idempotency_key
 from holdfast.web import dashboard
 
 PORT = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 8001
@@ -62,7 +62,10 @@ async def convert(ctx: Context, film: str) -> str:
 async def order(film: str, run: str) -> str:
     """Order a conversion. The gate opens at the same time as this step starts, so `wait` for it."""
     gate = (await app.aget_run(run)).gate("converted")
-    url = await gate.alink(expires=timedelta(hours=6), recipient="film service", wait=30)
+    try:
+        url = await gate.alink(expires=timedelta(hours=6), recipient="film service", wait=30)
+    except RunFinished:  # decided in the meantime, on the dashboard for example
+        return film
     film_service(film, url, idempotency_key())
     return film
 
