@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from holdfast import Holdfast, KeyConflict
+from holdfast import Context, Holdfast, KeyConflict
 from holdfast.errors import ConfigError
 from tests.support.wait_until import wait_until
 from tests.transactions.libraries import THREADED, Django, RolledBack, SqlAlchemyConnection
@@ -34,6 +34,25 @@ def test_a_rolled_back_enqueue_does_not_exist(app, note, library):
         note.options(connection=connection, key="k").enqueue("other")
         note.options(connection=connection, unique="u").enqueue("c")
     assert len(app.runs()) == 2
+
+
+def test_an_event_is_emitted_with_the_commit_and_wakes_its_waiter(app, library):
+    @app.task(name="waits")
+    async def waits(ctx: Context) -> str:
+        return await ctx.wait_for("paid")
+
+    run = waits.enqueue()
+    app.worker().drain(timeout=60)
+    with pytest.raises(RolledBack), library.transaction() as connection:
+        app.emit("paid", "never", connection=connection)
+        raise RolledBack
+    app.worker().drain(timeout=60)
+    assert run.info().state == "waiting"
+    with library.transaction() as connection:
+        app.emit("paid", "order 17", connection=connection)
+        assert run.info().state == "waiting", "others must not see it before the commit"
+    app.worker().drain(timeout=60)
+    assert run.result(timeout=30) == "order 17"
 
 
 def test_keys_unique_names_delays_and_many_work_there(app, note, library):
