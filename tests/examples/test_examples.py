@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import re
@@ -20,7 +21,8 @@ import pytest
 from httpx2 import Client, TransportError
 
 from holdfast import Holdfast
-from tests.support.processes import Processes
+from tests.support.processes import Process, Processes
+from tests.support.stream_readers import SocketReader
 from tests.support.wait_until import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -166,6 +168,49 @@ def test_the_service_streams_orders_and_resumes_after_a_kill(processes, tmp_path
         assert packed == [1, 2, 3, 4]
         done = client.get(f"/orders/{made['run']}").json()
         assert (done["state"], len(done["receipt"]["boxes"])) == ("done", 4)
+
+
+def test_the_chat_streams_answers_to_the_page_and_goes_on_after_a_kill_and_a_reload(processes, tmp_path):
+    port = free_port()
+    address = f"http://localhost:{port}"
+
+    def start(client: Client) -> Process:
+        process = processes.start(path_of("chat"), "--port", port)
+        wait_until(lambda: answers(client) or not process.alive, 60, "the chat answers")
+        return process
+
+    async def read(reader: SocketReader, until: str) -> None:
+        async with asyncio.timeout(60):
+            following = asyncio.ensure_future(reader.follow(0))
+            while until not in words(reader):
+                await asyncio.sleep(0.02)
+            following.cancel()
+
+    def words(reader: SocketReader) -> str:
+        return "".join(each["data"] if isinstance(each["data"], str) else "|" for each in reader.chunks.values())
+
+    with Client(base_url=address, timeout=60) as client:
+        first = start(client)
+        assert "EventSource" in client.get("/").text
+        begun = client.post("/chats").json()
+        assert client.post(f"/chats/{begun['run']}", json={"text": "Why?"}).status_code == 202
+        page = SocketReader.at(begun["stream"])
+        asyncio.run(read(page, "Why? That is"))
+        first.kill()
+
+        second = start(client)
+        asyncio.run(read(page, "at a time."))
+        assert page.resets >= 1, "the first half of the answer was dropped"
+        again = client.get(f"/chats/{begun['run']}").json()
+        reloaded = SocketReader.at(again["stream"])
+        asyncio.run(read(reloaded, "at a time."))
+        answer = "|You asked: Why? That is a good question. This answer comes one word at a time. "
+        assert (words(page), words(reloaded)) == (answer, answer)
+        assert page.problems == reloaded.problems == []
+        assert client.get(f"/chats/{begun['run'][::-1]}").status_code in (404, 422)
+        second.signal(signal.SIGINT)
+        second.wait()
+        assert "Traceback" not in second.log
 
 
 def test_a_killed_approval_sends_one_mail_and_its_link_works_once(processes, tmp_path):
