@@ -51,9 +51,7 @@ class SocketReader:
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
         last = f"last-event-id: {self.last_id}\r\n" if self.last_id else ""
         try:
-            request = (
-                f"GET {self._path} HTTP/1.1\r\nhost: {self._host}\r\n{self._headers}{last}connection: close\r\n\r\n"
-            )
+            head = f"GET {self._path} HTTP/1.1\r\nhost: {self._host}\r\nconnection: close\r\n"
             writer.write(f"{head}{self._headers}{last}\r\n".encode())
             answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_TIMEOUT_S)
             if b" 200 " not in answer.split(b"\r\n", 1)[0]:
