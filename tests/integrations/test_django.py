@@ -218,6 +218,7 @@ def test_connections_are_closed_in_threads_and_django_is_set_up_in_processes(pro
 
 WRONG = {
     'HOLDFAST = {"URI": "x"}': "unknown key 'URI'; the keys are APP, URL",
+    'HOLDFAST = {"URL": "sqlite:///runs.db", "SECRET": "short"}': "at least 32 characters",
     "HOLDFAST = []": "must be a dict",
     'HOLDFAST = {"APP": "shop.own:app", "SCHEMA": "x"}': "set SCHEMA on your own app",
     'HOLDFAST = {"APP": "shop.none:app"}': "module 'shop.none' is neither in",

@@ -45,7 +45,7 @@ TARGET = f"{__package__}:app"
 _TYPES: dict[str, tuple[type, ...]] = {
     "APP": (str,), "URL": (str,), "DATABASE": (str,), "SCHEMA": (str,), "NAME": (str,), "MIGRATE": (bool,),
     "INCLUDE": (list, tuple), "KEEP": (Keep, timedelta, int, float), "KEEP_KEYS": (timedelta, int, float, NoneType),
-    "KEEP_EVENTS": (timedelta, int, float, NoneType),
+    "KEEP_EVENTS": (timedelta, int, float, NoneType), "SECRET": (str, list, tuple), "PUBLIC_URL": (str,),
 }  # fmt: skip
 
 _lock = threading.RLock()
@@ -74,7 +74,7 @@ def the_app() -> Holdfast:
                 DjangoStore(_app, getattr(_app, "alias", None))
             except ConfigError as error:
                 _setting_error = error
-                _app = Holdfast(IN_MEMORY, name=_project())
+                _app = Holdfast(IN_MEMORY, name=_project(), secret=(), public_url="")
                 _app._bind(InvalidStore(error), IN_MEMORY)
             _app._hooks.around_calls.append(fresh_connections)
             _app._hooks.at_thread_end.append(close_connections)
@@ -134,6 +134,8 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
         "keep": setting.get("KEEP", Keep()),
         "keep_events": setting.get("KEEP_EVENTS"),
         "keep_keys": setting.get("KEEP_KEYS"),
+        "secret": setting.get("SECRET"),
+        "public_url": setting.get("PUBLIC_URL"),
     }
     url = setting.get("URL") or os.environ.get("HOLDFAST_URL")
     if url is None:
