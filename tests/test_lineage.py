@@ -1,4 +1,4 @@
-"""The page about the lineage names tests that exist."""
+"""The pages about the lineage, the guarantees and the verification name tests that exist."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def test_every_named_test_exists():
             if not file.exists() or (name and not re.search(rf"def {name}\(", file.read_text())):
                 missing.append(f"{path}::{name}")
     assert missing == []
+
+
+@pytest.mark.parametrize("page", ["promises", "proof"])
+def test_every_named_file_exists(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    names = re.findall(r"`(?:tests/[a-z_/]*)?(test_[a-z_]+\.py)", text)
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert names
+    assert [name for name in names if name not in known] == []
 
 
 def test_every_row_names_a_test():
