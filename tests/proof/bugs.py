@@ -114,6 +114,11 @@ def _forget_values(history: RecordedHistory, checkpoint: Checkpoint) -> None:
         _add_checkpoint(history, checkpoint)
 
 
+def _forget_spends(history: RecordedHistory, checkpoint: Checkpoint) -> None:
+    if checkpoint.kind != "spend":
+        _add_checkpoint(history, checkpoint)
+
+
 _add_checkpoint = RecordedHistory._add
 
 
@@ -314,6 +319,23 @@ BUGS = (
     code(
         "value-back", "a replay sets old values again", RecordedHistory, "_add", _forget_values,
         test="tests/durable/test_interaction_crashes.py::test_a_crash_sets_no_value_again_and_none_goes_back",
+    ),
+    code(
+        "spend-twice", "a replay spends again", RecordedHistory, "_add", _forget_spends,
+        test="tests/budgets/test_budgets.py::test_what_a_run_spends_is_added_up_exactly_and_once",
+    ),
+    sql(
+        "spend-lost", "what is spent again isn't added to the total", "add_spending",
+        "{schema}budget_totals.total + excluded.total end", "{schema}budget_totals.total end",
+    ),
+    sql(
+        "spend-unwaited", "a raise wakes no run that waits for the budget", "find_budget_waiters",
+        "limit 501", "limit 0",
+    ),
+    sql(
+        "budget-unrenewed", "what was spent in an earlier window counts", "add_spending",
+        "then excluded.spent\n", "then {schema}budget_totals.spent + excluded.spent\n",
+        test="tests/budgets/test_budgets.py::test_a_budget_with_a_window_starts_again_with_the_next_one",
     ),
     code("limit-off-by-one", "a limit admits one run too many", LimitCounter, "slots", _admit_one_more),
     code(

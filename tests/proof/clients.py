@@ -10,7 +10,7 @@ import msgspec
 from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
-from holdfast.errors import ConfigError, GraphError, RunFinished, RunStarted
+from holdfast.errors import ConfigError, GraphError, RunFinished, RunNotFound, RunStarted
 from holdfast.model.clock import to_datetime
 from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
@@ -76,6 +76,7 @@ class Clients:
             self._pause,
             self._change_schedule,
             self._change_limit,
+            self._change_budget,
             self._update,
             self._update,
         ):
@@ -218,6 +219,15 @@ class Clients:
         self.sim.pause(rng.uniform(0.1, 2))
         limits.reset(name)
 
+    def _change_budget(self) -> None:
+        """Set what a budget allows, perhaps less than is spent, for all or for one run, and reset it."""
+        budgets, rng = self.app.budgets, self.rng
+        limit, run = rng.choice((0, 0.2, 1)), None if not self.runs or rng.random() < 0.5 else rng.choice(self.runs).id
+        with suppress(RunNotFound):
+            budgets.set("usd", limit, run=run, by="ada")
+            self.sim.pause(rng.uniform(0.1, 2))
+            budgets.reset("usd", run=run)
+
     def _change_schedule(self) -> None:
         """Create a schedule, change it while it fires, and delete it."""
         schedules, rng = self.app.schedules, self.rng
@@ -241,6 +251,13 @@ class Clients:
             self._later(0.0, f"emit {event}", lambda e=event: self._emit(e, 9))
         self._later(0.0, "send missing", self._send_missing)
 
+    def _raise_budget(self) -> None:
+        """Let all runs continue that wait for a budget."""
+        for run in list(self.runs):
+            with suppress(RunNotFound):
+                self.app.budgets.reset("usd", run=run.id)
+        self.app.budgets.set("usd", 1000, by="ada")
+
     def _send_missing(self) -> None:
         while self._open_calls > 1:
             self.sim.pause(0.2)
@@ -249,6 +266,7 @@ class Clients:
             unsent = self.unsent[id]
             for _ in range(self.wanted.get(id, 0) - self.sent[id] + len(unsent)):
                 self._send_to(run)
+        self._raise_budget()
 
     def finished(self) -> bool:
         if self._open_calls:

@@ -17,7 +17,7 @@ from tests.proof.replica import Replica
 from tests.proof.virtual_time import EPOCH_US, Clock
 from tests.proof.workload import SimulatedTasks
 
-KEPT_TABLES = ("holdfast_meta", "holdfast_lanes", "holdfast_limit_settings")
+KEPT_TABLES = ("holdfast_meta", "holdfast_lanes", "holdfast_limit_settings", "holdfast_budgets")
 MAX_PROCESSES = 5
 """Maximum number of simultaneous worker processes, including those that have just died."""
 
@@ -93,6 +93,7 @@ class Environment:
         self.client.store.limits.declare(
             (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in limits
         )
+        self.client.store.budgets.declare(self.app.registry.budgets)
         for task in self.tasks.jobs:
             task.enqueue("warm", 0, 0)
         self.tasks.child.enqueue("warm")
@@ -117,12 +118,14 @@ class Environment:
             process.database.forget_connections()
         for limit in self.app.registry.limits:
             self.client.store.limits.reset(limit.name)
+        for budget in self.app.registry.budgets:
+            self.client.store.budgets.reset(budget.name)
         self.replica = Replica(self.shared.apsw)
-        self.replica.rows["limit_settings"] = self._limit_settings()
+        self.replica.rows["limit_settings"] = self._settings("limit_settings", "name", "concurrency", "rate", "period")
+        self.replica.rows["budgets"] = self._settings("budgets", "name", "bound", "check_at")
         self.replica.watch()
         return self.replica
 
-    def _limit_settings(self) -> dict:
-        columns = ("name", "concurrency", "rate", "period")
-        rows = self.shared.apsw.execute(f"select {', '.join(columns)} from holdfast_limit_settings").fetchall()
+    def _settings(self, table: str, *columns: str) -> dict:
+        rows = self.shared.apsw.execute(f"select {', '.join(columns)} from holdfast_{table}").fetchall()
         return {(row[0],): dict(zip(columns, row, strict=True)) for row in rows}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
+from holdfast.model.budget import to_units
 from holdfast.store.limits import parse_permits
 from tests.proof.replica import Change, Replica, Row
 from tests.proof.workload import SIDE
@@ -64,6 +66,7 @@ class InvariantChecker:
         touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
         violations += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
         violations += self._events_and_waits(changes)
+        violations += self._spending(changes)
         if any(change.table in ("runs", "limits", "step_permits") for change in changes):
             violations += self._permits(changes)
             violations += _hooks(changes)
@@ -85,7 +88,7 @@ class InvariantChecker:
         if old["state"] == "scheduled" and new["state"] == "ready" and not records:
             self._ready_at[new["id"]] = old["due_at"] + 1  # new runs come first
             return
-        woken = old["state"] == "waiting" and new["state"] == "ready" and not records
+        woken = old["state"] == "waiting" and new["state"] == "ready" and not {*kinds} - {"budget_raised"}
         if woken or "retried" in kinds or any(kind in QUEUES_AGAIN for kind in ends):
             self._ready_at[new["id"]] = self._now() + 1
 
@@ -366,6 +369,40 @@ class InvariantChecker:
                     run = self._replica.run(wait["run"])
                     if run is not None and run["generation"] == wait["generation"]:
                         yield f"run {wait['run']} waits for event {target}, which was emitted"
+
+    def _spending(self, changes: list[Change]) -> Iterator[str]:
+        """Check that totals change by what a commit records as spent, and that nothing waits for a budget with room."""
+        recorded: Counter[tuple[str, str]] = Counter()
+        counted: Counter[tuple[str, str]] = Counter()
+        touched = False
+        for change in changes:
+            new = change.new
+            if new is None:
+                continue
+            if change.table == "checkpoints" and change.old is None and new["kind"] in ("spend", "spent"):
+                if new["fence"] and _checkpoint_identity(new) not in self._removed:  # a fork copies checkpoints
+                    for found in msgspec.json.decode(new["value"]):
+                        recorded[new["run"], found["budget"]] += to_units(Decimal(found["amount"]), "it")
+            elif change.table == "budget_totals" and new["per"] == "run":
+                counted[new["key"], new["name"]] += new["total"] - (0 if change.old is None else change.old["total"])
+            touched |= change.table in ("budgets", "budget_totals", "waits")
+        for run, budget in sorted(recorded.keys() | counted.keys()):
+            if recorded[run, budget] != counted[run, budget]:
+                yield (
+                    f"run {run} has spent {recorded[run, budget]} of {budget}, but {counted[run, budget]} are counted"
+                )
+        if touched:
+            yield from self._budget_waits()
+
+    def _budget_waits(self) -> Iterator[str]:
+        for wait in self._replica.rows["waits"].values():
+            total = self._replica.rows["budget_totals"].get(((wait["target"] or "").removeprefix("budget:"),))
+            if total is None or wait["outcome"] is not None:
+                continue
+            budget = self._replica.rows["budgets"][total["name"],]
+            bound = budget["bound"] if total["bound"] is None else total["bound"]
+            if total["spent"] <= bound and budget["check_at"] is None:
+                yield f"run {wait['run']} waits for budget {total['name']}, which has room"
 
     def _permits(self, changes: list[Change]) -> Iterator[str]:
         held: Counter[str] = Counter()

@@ -29,7 +29,9 @@ from tests.support.store_harness import StoreHarness
 ROOT = Path(__file__).resolve().parents[2]
 MAX_EXAMPLES = 250
 MAX_SEEDS = 400
-FIRST_SEEDS = {"claim-forgotten": 70, "claim-stalled": 5, "renew-stalled": 19}
+FIRST_SEEDS = {
+    "claim-forgotten": 12, "claim-stalled": 3, "renew-stalled": 21, "spend-lost": 35, "spend-unwaited": 150,
+}  # fmt: skip
 """Seeds that caught these bugs before, tried first to save time."""
 MODEL_SETTINGS = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True,

@@ -26,6 +26,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "limits": ("place",),
     "limit_settings": ("name",),
     "step_permits": ("run", "key"),
+    "budgets": ("name",),
+    "budget_totals": ("counter",),
     "edges": ("needs", "node"),
     "slots": ("id",),
     "pauses": ("kind", "name"),

