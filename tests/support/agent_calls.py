@@ -43,7 +43,10 @@ class AgentCalls:
 
 
 def final_chunks(run: Run[Any]) -> list[Any]:
-    """Return what a run wrote, without what superseded tries of its steps wrote."""
-    chunks: list[Chunk] = list(run.stream())
-    last = {chunk.step: (chunk.attempt, chunk.step_try) for chunk in chunks}
-    return [chunk.data for chunk in chunks if chunk.step is None or (chunk.attempt, chunk.step_try) == last[chunk.step]]
+    """Return what a run wrote, without what its resets drop."""
+    kept: list[Chunk] = []
+    for chunk in run.stream():
+        if chunk.reset:
+            kept = [earlier for earlier in kept if not chunk.reset.drops(earlier)]
+        kept.append(chunk)
+    return [chunk.data for chunk in kept]
