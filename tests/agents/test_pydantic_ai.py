@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
-from pydantic_ai.toolsets import ExternalToolset
+from pydantic_ai.toolsets import DynamicToolset, ExternalToolset
 
 from holdfast import ConfigError, Context, Holdfast, Retry, Run, RunFailed, SyncContext, TaskError, current_context
 from holdfast.integrations.pydantic_ai import Approval, HoldfastDurability, Price
@@ -115,6 +116,28 @@ def test_names_of_steps_are_pinned(kit: Kit):
         "shop.tool.look-1:dcce93cfd8844303#1",
         "shop.tool.search-1:7ccd85d5abd49779#1",
     ]
+
+
+def test_another_default_model_takes_over_open_runs(kit: Kit):
+    models = {"first": answers("call search", "done"), "second": answers("call search", "done, too")}
+    tried: list[str] = []
+
+    async def go(ctx: Context) -> str:
+        agent = durable("first" if ctx.attempt == 1 else "second", models=models)
+
+        @agent.tool_plain
+        def search() -> str:
+            tried.append("search")
+            return "found"
+
+        if ctx.attempt == 1:
+            agent.output_validator(lambda _: 1 / 0)
+        return (await agent.run("hello")).output
+
+    run = start(kit, go, Retry(max_attempts=2, delay=0))
+    assert result(run) == "done"
+    assert tried == ["search"]
+    assert [step.name for step in kit.steps(run)] == ["shop.model", "shop.tool.search", "shop.model"]
 
 
 def test_an_agent_outside_a_durable_function_is_refused(kit: Kit):
@@ -474,3 +497,61 @@ def test_a_model_without_a_price_fails_the_run_and_tokens_are_spent_without_pric
     assert run.spent() == {"tokens": Decimal(55)}
     with pytest.raises(ConfigError, match="without budget="):
         durable(prices={})
+
+
+def test_a_dynamic_toolset_is_listed_and_called_in_steps(kit: Kit, calls: AgentCalls):
+    shelf = FunctionToolset[None](id="shelf")
+    shelf.add_function(lambda: calls.note("look"), name="look")
+    agent = durable(answers("call look", "done"), toolsets=[DynamicToolset[None](lambda _: shelf, id="chosen")])
+
+    async def go(ctx: Context) -> str:
+        output = (await agent.run("hello")).output
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return output
+
+    run = start(kit, go, Retry(max_attempts=2, delay=0))
+    assert result(run) == "done"
+    assert calls.names == ["look"]
+    assert {step.name for step in kit.steps(run)} == {"shop.list_tools.chosen", "shop.model", "shop.tool.look"}
+
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("weather")
+
+
+@server.tool()
+def rain() -> str:
+    with open({ledger!r}, "a") as ledger:
+        ledger.write("rain\\n")
+    return "it pours"
+
+
+server.run()
+"""
+
+
+@pytest.mark.slow
+def test_an_mcp_toolset_is_listed_and_called_in_steps(kit: Kit, tmp_path: Path):
+    from pydantic_ai.mcp import MCPToolset  # loads slowly
+
+    ledger, script = tmp_path / "ledger", tmp_path / "server.py"
+    script.write_text(SERVER.format(ledger=str(ledger)))
+    agent = durable(answers("call rain", "done"), toolsets=[MCPToolset[None](script, id="weather")])
+
+    async def go(ctx: Context) -> Any:
+        run = await agent.run("hello")
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return returned(run.all_messages())
+
+    run = start(kit, go, Retry(max_attempts=2, delay=0))
+    assert "it pours" in str(result(run))
+    assert ledger.read_text() == "rain\n"
+    assert {step.name for step in kit.steps(run)} == {
+        "shop.list_tools.weather",
+        "shop.model",
+        "shop.tool.rain",
+    }

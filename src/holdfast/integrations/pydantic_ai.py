@@ -115,44 +115,44 @@ _MODEL_EVENTS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)
 class StepNamer(JournalOperationNamer):
     """Names the steps of an agent: `research.model`, `research.tool.search`."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, default_model: str | None) -> None:
         super().__init__(agent)
         self._agent = agent
+        self._default_model = default_model
 
     def operation_name(self, operation_id: DurableOperationId) -> str:
-        return f"{self._agent}.{_operation(operation_id)}"
+        return f"{self._agent}.{self._operation(operation_id)}"
 
     def invocation_name(self, operation_id: DurableOperationId, *, label: str | None) -> Any:
         name = self.operation_name(operation_id)
         invocation = super().invocation_name(operation_id, label=label)
         return replace(invocation, operation_name=name if label is None else f"{name}.{label}")
 
+    def _operation(self, id: DurableOperationId) -> str:
+        match id:
+            case ModelRequestId():  # streamed or not: what is recorded is the same
+                return self._model(id.model_id)
+            case ModelCancelSuspendedResponseId():
+                return f"{self._model(id.model_id)}.cancel"
+            case ModelCompactMessagesId():
+                return f"{self._model(id.model_id)}.compact"
+            case EventStreamHandlerId():
+                return "event"
+            case CapabilityOperationId():
+                return f"capability.{id.capability_id}.{id.operation}"
+            case ToolsetCallToolId():
+                return "tool"
+            case ToolsetValidateToolArgumentsId():
+                return "validate"
+            case ToolsetGetToolsId():
+                return f"list_tools.{id.toolset_id}"
+            case ToolsetGetInstructionsId():
+                return f"instructions.{id.toolset_id}"
+        raise Fatal(f"this version of pydantic-ai has an operation that Holdfast doesn't know: {type(id).__name__}")
 
-def _operation(id: DurableOperationId) -> str:
-    match id:
-        case ModelRequestId():  # streamed or not: what is recorded is the same
-            return f"model{_model(id.model_id)}"
-        case ModelCancelSuspendedResponseId():
-            return f"model{_model(id.model_id)}.cancel"
-        case ModelCompactMessagesId():
-            return f"model{_model(id.model_id)}.compact"
-        case EventStreamHandlerId():
-            return "event"
-        case CapabilityOperationId():
-            return f"capability.{id.capability_id}.{id.operation}"
-        case ToolsetCallToolId():
-            return "tool"
-        case ToolsetValidateToolArgumentsId():
-            return "validate"
-        case ToolsetGetToolsId():
-            return f"list_tools.{id.toolset_id}"
-        case ToolsetGetInstructionsId():
-            return f"instructions.{id.toolset_id}"
-    raise Fatal(f"this version of pydantic-ai has an operation that Holdfast doesn't know: {type(id).__name__}")
-
-
-def _model(id: str | None) -> str:
-    return "" if id is None else f"({id})"
+    def _model(self, id: str | None) -> str:
+        """Name a model. The agent's own one is nameless, so that another one may take its place while runs are open."""
+        return "model" if id is None or id == self._default_model else f"model({id})"
 
 
 # Steps
@@ -192,8 +192,8 @@ class Operations(DurableOperationConfig[StepOptions]):
 class StepBackend(CallableOperationBackend[StepOptions]):
     """Runs each operation of an agent as a step."""
 
-    def __init__(self, agent: str, options: Operations, spending: ModelSpending) -> None:
-        super().__init__(namer=StepNamer(agent), config=options)
+    def __init__(self, namer: StepNamer, options: Operations, spending: ModelSpending) -> None:
+        super().__init__(namer=namer, config=options)
         self._spending = spending
 
     async def execute(
@@ -392,7 +392,7 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
         return body_context() is not None
 
     def get_durable_operation_backend(self) -> StepBackend:
-        return StepBackend(self.name, self._options, self._spending)
+        return StepBackend(StepNamer(self.name, self.default_model_id), self._options, self._spending)
 
     def get_default_run_id(self) -> str | None:
         ctx, scope = body_context(), current_scope.get()
