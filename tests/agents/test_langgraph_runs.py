@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send, interrupt
@@ -26,6 +28,7 @@ from holdfast import (
 )
 from holdfast.control import Control
 from holdfast.errors import BadArguments, LeaseLost, TaskError
+from holdfast.integrations.agents import Price
 from holdfast.integrations.langgraph import HoldfastSaver, run_graph
 from holdfast.store.threads import HeldClaim
 from holdfast.testing import Kit, context, crash_at_every_step
@@ -128,6 +131,72 @@ def test_a_crash_at_any_write_repeats_no_recorded_node(kit: Kit):
     steps = [step.name for step in kit.steps(run) if step.name.startswith("langgraph")]
     assert steps == ["langgraph input", "langgraph left+right", "langgraph right"]
     assert [next(iter(chunk["data"])) for chunk in final_chunks(run)] == ["left", "__interrupt__", "right"]
+
+
+PRICES = {"small": Price(input=1, output=10), "*": Price(input=100, output=1000)}
+
+
+def spending_graph() -> Any:
+    """Return a graph of two turns, in each of which two models are called in parallel."""
+
+    def call(name: str) -> Any:
+        async def node(state: Bill) -> dict[str, Any]:
+            usage = UsageMetadata(input_tokens=100_000, output_tokens=10_000, total_tokens=110_000)
+            id, told = f"{name} {len(state['turns'])}", {"model_name": name}
+            return {"messages": [AIMessage("", id=id, usage_metadata=usage, response_metadata=told)]}
+
+        return node
+
+    async def end_turn(state: Bill) -> dict[str, Any]:
+        return {"messages": [each for each in state["messages"] if isinstance(each, AIMessage)], "turns": ["turn"]}
+
+    builder = StateGraph(Bill)
+    for name in ("small-1", "large"):
+        builder.add_node(name, call(name))
+        builder.add_edge(START, name)
+        builder.add_edge(name, "end_turn")
+    builder.add_node("end_turn", end_turn)
+    builder.add_conditional_edges(
+        "end_turn", lambda s: END if len(s["turns"]) == 2 else ["small-1", "large"], ["small-1", "large", END]
+    )
+    return builder.compile()
+
+
+class Bill(MessagesState):
+    turns: Annotated[list[str], lambda old, new: old + new]
+
+
+agent_app.budget("usd", limit=1000)
+
+
+@agent_app.task(name="spends")
+async def spend_task(ctx: Context) -> None:
+    await run_graph(ctx, spending_graph(), {"messages": [], "turns": []}, budget="usd", prices=PRICES)
+
+
+@crash_at_every_step(unrecorded=False)
+def test_a_crash_at_any_write_counts_the_usage_of_models_once(kit: Kit):
+    run = spend_task.enqueue()
+    kit.drain()
+    assert run.info().state == "done"
+    assert run.spent() == {"usd": Decimal("40.4")}, "twice 0.2 and 20"
+
+
+def test_a_graph_waits_while_its_budget_is_exceeded(app):
+    app.budget("tokens", limit=100)
+
+    @app.task(name="spends")
+    async def spends(ctx: Context) -> str:
+        await run_graph(ctx, spending_graph(), {"messages": [], "turns": []}, budget="tokens")
+        return "done"
+
+    run = spends.enqueue()
+    drain(app)
+    assert (state(run), run.spent()) == ("waiting", {"tokens": Decimal(110_000)})
+    app.budgets.set("tokens", 1_000_000, run=run.id)
+    drain(app)
+    assert run.result(timeout=0) == "done"
+    assert run.spent() == {"tokens": Decimal(440_000)}
 
 
 class Answers(TypedDict):

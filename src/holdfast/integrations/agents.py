@@ -147,9 +147,9 @@ class ModelSpending:
     async def spend(self, ctx: Context, model: str, usage: TokenUsage) -> None:
         """Spend what a request has cost. Called in its step: it counts with the step's record."""
         if self.budget is not None:
-            await ctx.spend(self.budget, self._amount(model, usage))
+            await ctx.spend(self.budget, self.amount(model, usage))
 
-    def _amount(self, model: str, usage: TokenUsage) -> Decimal:
+    def amount(self, model: str, usage: TokenUsage) -> Decimal:
         if self._prices is None:
             return Decimal(usage.input + usage.output)
         fitting = [name for name in self._prices if model.startswith(name)]

@@ -13,7 +13,8 @@ except ImportError as error:
         'holdfast.integrations.langgraph needs LangGraph: pip install "holdfast[langgraph]"', name=error.name
     ) from error
 
+from holdfast.integrations.agents import Price
 from holdfast.integrations.langgraph.saver import HoldfastSaver
 from holdfast.integrations.langgraph.supersteps import run_graph
 
-__all__ = ["HoldfastSaver", "run_graph"]
+__all__ = ["HoldfastSaver", "Price", "run_graph"]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, overload
 
 import msgspec
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,6 +27,7 @@ from langgraph.types import Command, StateSnapshot, StreamMode
 
 from holdfast.engine.durable.executor import Executor
 from holdfast.errors import TaskError
+from holdfast.integrations.agents import ModelSpending, Price, TokenUsage
 from holdfast.integrations.langgraph.json_values import load_output, pack_output, to_json
 from holdfast.integrations.langgraph.saver import HoldfastSaver, continued_elsewhere
 from holdfast.model.codec import canonical
@@ -59,12 +61,26 @@ class PendingInterrupt(msgspec.Struct):
     payload: Any
 
 
+class ModelUsage(msgspec.Struct):
+    """What a call of a model has used, as its message says. `id`: of the message."""
+
+    id: str
+    model: str
+    input: int
+    output: int
+    cached: int
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return TokenUsage(self.input, self.output, self.cached)
+
+
 class Position(msgspec.Struct):
     """Where the graph is after a superstep: the result of the step.
 
     `call`: identifies this call of `run_graph` in the checkpoints of the thread. `at`: the checkpoint from which the
     next superstep starts. `next`: its nodes, none if the graph has finished with `output`. `written`: digests of the
-    updates of its tasks that have finished, while others are interrupted.
+    updates of its tasks that have finished, while others are interrupted. `usage`: of the models that its tasks called.
     """
 
     call: str
@@ -73,6 +89,7 @@ class Position(msgspec.Struct):
     interrupts: list[PendingInterrupt]
     written: list[str]
     output: Any = None
+    usage: list[ModelUsage] = []
 
 
 class StreamPart(NamedTuple):
@@ -80,6 +97,12 @@ class StreamPart(NamedTuple):
 
     part: str
     data: dict[str, Any]
+
+
+class UsageToCount(NamedTuple):
+    """The usage of a model to count, once."""
+
+    usage: ModelUsage
 
 
 class Superstep(NamedTuple):
@@ -105,6 +128,8 @@ def run_graph(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     limits: Sequence[str] | None = None,
+    budget: str | None = None,
+    prices: Mapping[str, Price] | None = None,
 ) -> Coroutine[Any, Any, Any]: ...
 @overload
 def run_graph(
@@ -121,6 +146,8 @@ def run_graph(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     limits: Sequence[str] | None = None,
+    budget: str | None = None,
+    prices: Mapping[str, Price] | None = None,
 ) -> Any: ...
 def run_graph(
     ctx: Context | SyncContext,
@@ -136,6 +163,8 @@ def run_graph(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     limits: Sequence[str] | None = None,
+    budget: str | None = None,
+    prices: Mapping[str, Price] | None = None,
 ) -> Any:
     """Run a compiled graph and return its output. Awaited with a `Context`, a plain call with a `SyncContext`.
 
@@ -155,6 +184,9 @@ def run_graph(
         retry: When to retry a superstep in which a node failed.
         timeout: The limit for one try of a superstep.
         limits: Limits of which each superstep takes a permit before it starts.
+        budget: The budget that calls of models spend, by the usage that their messages report.
+        prices: What models cost, by name or by how their names begin; `"*"` is for all others. Without it, the tokens
+            themselves are spent.
 
     Raises:
         StepFailed: A node failed, and the retries of its superstep are exhausted.
@@ -179,13 +211,19 @@ def run_graph(
     modes: list[StreamMode] = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode)
     call = _GraphCall(ctx, graph, input, thread, config or {}, context, modes)
     options = {"retry": retry, "timeout": timeout, "limits": limits}
+    spending = ModelSpending(budget, prices)
     if isinstance(ctx, Context):
-        return _run_async(ctx, call, options, gates or {}, gate_timeout)
-    return _run_sync(ctx, call, options, gates or {}, gate_timeout)
+        return _run_async(ctx, call, options, gates or {}, gate_timeout, spending)
+    return _run_sync(ctx, call, options, gates or {}, gate_timeout, spending)
 
 
 async def _run_async(
-    ctx: Context, call: _GraphCall, options: dict[str, Any], gates: Mapping[str, Any], gate_timeout: Duration | None
+    ctx: Context,
+    call: _GraphCall,
+    options: dict[str, Any],
+    gates: Mapping[str, Any],
+    gate_timeout: Duration | None,
+    spending: ModelSpending,
 ) -> Any:
     import asyncio
 
@@ -199,6 +237,9 @@ async def _run_async(
                 return await call.aexecute(step)  # noqa: B023 - awaited before the next round of the loop
 
             reply: Any = await ctx.options(name=step.name, **options).step(superstep, call.thread)
+        elif isinstance(request, UsageToCount):
+            await spending.spend(ctx, request.usage.model, request.usage.tokens)
+            reply = None
         else:
             waits = (
                 ctx.gate(each.gate, payload=each.payload, timeout=gate_timeout, type=gates.get(each.node))
@@ -212,7 +253,12 @@ async def _run_async(
 
 
 def _run_sync(
-    ctx: SyncContext, call: _GraphCall, options: dict[str, Any], gates: Mapping[str, Any], gate_timeout: Duration | None
+    ctx: SyncContext,
+    call: _GraphCall,
+    options: dict[str, Any],
+    gates: Mapping[str, Any],
+    gate_timeout: Duration | None,
+    spending: ModelSpending,
 ) -> Any:
     drive = _drive(call)
     request = next(drive)
@@ -224,6 +270,10 @@ def _run_sync(
                 return call.execute(step)  # noqa: B023 - called before the next round of the loop
 
             reply: Any = ctx.options(name=step.name, **options).step(superstep, call.thread)
+        elif isinstance(request, UsageToCount):
+            reply = None
+            if spending.budget is not None:
+                ctx.spend(spending.budget, spending.amount(request.usage.model, request.usage.tokens))
         else:
             reply = [
                 ctx.gate(each.gate, payload=each.payload, timeout=gate_timeout, type=gates.get(each.node))
@@ -235,23 +285,28 @@ def _run_sync(
             return end.value
 
 
-def _drive(call: _GraphCall) -> Generator[Superstep | list[PendingInterrupt], Any, Any]:
+def _drive(call: _GraphCall) -> Generator[Superstep | list[PendingInterrupt] | UsageToCount, Any, Any]:
     """Yield what to do next, superstep by superstep, and return the output of the graph."""
     position: Position = yield Superstep(_step_name([INPUT]), None, {})
-    limit = call.recursion_limit
-    for _ in range(limit):
-        if not position.next:
-            return load_output(position.output, call.saver.serde)
+    counted: set[str] = set()
+    supersteps = 0
+    while position.next:
+        if supersteps == call.recursion_limit:
+            raise GraphRecursionError(
+                f"the graph has executed {supersteps:,} supersteps without reaching an end; raise recursion_limit in "
+                "the config"
+            )
+        supersteps += 1
         answers: dict[str, Any] = {}
         if position.interrupts:
             decided = yield position.interrupts
             answers = {each.id: answer for each, answer in zip(position.interrupts, decided, strict=True)}
         position = yield Superstep(_step_name(position.next), position, answers)
-    if not position.next:
-        return load_output(position.output, call.saver.serde)
-    raise GraphRecursionError(
-        f"the graph has executed {limit:,} supersteps without reaching an end; raise recursion_limit in the config"
-    )
+        new = [each for each in position.usage if each.id not in counted]
+        counted.update(each.id for each in new)
+        for usage in new:
+            yield UsageToCount(usage)
+    return load_output(position.output, call.saver.serde)
 
 
 def _step_name(nodes: Sequence[str]) -> str:
@@ -365,7 +420,7 @@ class _GraphCall:
 
     def stream_arguments(self) -> dict[str, Any]:
         """Return the arguments with which LangGraph executes one superstep."""
-        modes = list(dict.fromkeys([*self._modes, "values", "checkpoints"]))
+        modes = list(dict.fromkeys([*self._modes, "values", "updates", "checkpoints"]))
         return {
             "stream_mode": modes, "subgraphs": True, "interrupt_before": "*", "durability": "sync",
             "context": self._context,
@@ -383,6 +438,7 @@ class _Execution:
         self._step = step
         scope = current_scope.get()
         key = "" if scope is None else f"{scope.run}~{scope.generation}/{scope.step}"
+        self._key = key
         self._name = key if step.after is None else step.after.call
         self.config = call.config_of(self._name)
         self.graph = call.bound_graph()
@@ -399,6 +455,7 @@ class _Execution:
         self.has_output = False
         self._values_seen = 0
         self._next: tuple[str, list[str]] | None = None
+        self._usage: list[ModelUsage] = []
         self._written = list(step.after.written) if step.after is not None else []
         self._token: Any = None
 
@@ -457,31 +514,35 @@ class _Execution:
                 self._output, self.has_output = data, True
             if self._step.after is not None and self._values_seen == 1:
                 return None  # the state before the superstep, which was written at the end of the previous one
-        if not self._call.shows(mode) or data == {INTERRUPT: ()}:
-            return None
-        if mode == "updates" and isinstance(data, dict) and METADATA in data:
+        if mode == "updates" and isinstance(data, dict):
+            is_repeated = METADATA in data  # by LangGraph: written by a task that had finished before
             data = {name: value for name, value in data.items() if name not in (METADATA, START)}
             if not data:
                 return None
-            if not ns and (digest := _digest(data)) in self._written:
-                self._written.remove(digest)  # LangGraph shows what the tasks beside the interrupt have written again
+            if is_repeated and not ns and (digest := _digest(data)) in self._written:
+                self._written.remove(digest)  # before the interrupt that was answered
                 return None
+            if not ns:
+                self._usage += usage_of(data)
+        if not self._call.shows(mode) or data == {INTERRUPT: ()}:
+            return None
         return _chunk(ns, mode, data)
 
     def before(self, head: StateSnapshot) -> RunnableConfig | None:
         """Return the checkpoint before the superstep that an earlier try has executed; None if it is the head."""
         is_complete = self._step.after is None or head.config["configurable"]["checkpoint_id"] != self._step.after.at
-        return head.parent_config if is_complete and self._call.shows("updates") else None
+        return head.parent_config if is_complete else None
 
     def repeated(self, before: StateSnapshot, head: StateSnapshot) -> Iterator[StreamPart]:
         """Yield the updates and values of a superstep that an earlier try has executed and may not have written."""
-        if self._call.shows("updates"):
-            for task in before.tasks:
-                update = {task.name: task.result}
-                if task.result is not None and task.name != START and _digest(update) not in self._written:
+        for task in before.tasks:
+            update = {task.name: task.result}
+            if task.result is not None and task.name != START and _digest(update) not in self._written:
+                self._usage += usage_of(update)
+                if self._call.shows("updates"):
                     yield _chunk((), "updates", update)
-            if before is head:
-                yield _chunk((), "updates", {INTERRUPT: head.interrupts})
+        if self._call.shows("updates") and before is head:
+            yield _chunk((), "updates", {INTERRUPT: head.interrupts})
         if self._call.shows("values"):
             yield _chunk((), "values", head.values)
 
@@ -497,10 +558,12 @@ class _Execution:
     def position(self, head: StateSnapshot | None) -> Position:
         """Return where the graph is."""
         saver = cast(BaseCheckpointSaver[Any], self.graph.checkpointer)
+        for n, each in enumerate(self._usage):
+            each.id = each.id or f"{self._key} {n}"
         output = pack_output(self._output, saver.serde) if self.has_ended(head) else None
         if head is None:
             assert self._next is not None
-            found = Position(self._name, *self._next, interrupts=[], written=[], output=output)
+            found = Position(self._name, *self._next, interrupts=[], written=[], output=output, usage=self._usage)
         else:
             found = Position(
                 call=self._name,
@@ -509,6 +572,7 @@ class _Execution:
                 interrupts=_pending(head),
                 written=[_digest({task.name: task.result}) for task in head.tasks if task.result is not None],
                 output=output,
+                usage=self._usage,
             )
         self._call.reached = found
         return found
@@ -535,6 +599,21 @@ def _chunk(ns: tuple[str, ...], mode: str, data: Any) -> StreamPart:
     elif mode == "messages":
         node = data[1].get("langgraph_checkpoint_ns", "")
     return StreamPart("/".join((*ns, mode, node)), {"mode": mode, "ns": list(ns), "data": to_json(data)})
+
+
+def usage_of(update: Any, depth: int = 4) -> list[ModelUsage]:
+    """Return the usage that messages of models in an update report."""
+    if isinstance(update, AIMessage):
+        used = update.usage_metadata
+        if not used:
+            return []
+        model = str(update.response_metadata.get("model_name") or update.response_metadata.get("model") or "")
+        cached = (used.get("input_token_details") or {}).get("cache_read") or 0
+        return [ModelUsage(update.id or "", model, used["input_tokens"], used["output_tokens"], cached)]
+    if depth <= 0 or not isinstance(update, dict | list | tuple):
+        return []
+    parts = update.values() if isinstance(update, dict) else update
+    return [each for part in parts for each in usage_of(part, depth - 1)]
 
 
 def _digest(update: Any) -> str:
