@@ -22,13 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "update", "fork", "send",
     "resend", "emit", "events", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check",
-    "schedules", "limits", "why", "stats", "doctor", "roles", "ask", "values",
+    "schedules", "limits", "why", "stats", "doctor", "roles", "ask", "values", "publish", "topics",
 }  # fmt: skip
 READING = [
     ["runs"],
     ["queues"],
     ["schedules"],
     ["events"],
+    ["topics"],
     ["limits"],
     ["workers"],
     ["stats"],
@@ -45,6 +46,7 @@ STEERING = [
     ["values", "0199aaaa"],
     ["resend", "0199aaaa"],
     ["emit", "event"],
+    ["publish", "topic"],
     ["gate", "0199aaaa"],
 ]
 DATABASE = [

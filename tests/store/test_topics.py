@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.errors import KeyConflict
 from holdfast.model.ids import new_id_text
-from holdfast.model.topics import Topic, inbox_of, values_digest
+from holdfast.model.topics import NewMessage, Topic, inbox_of, values_digest
 from holdfast.store.commands import RUN_LOST, Listening, PublishCommand, WaitCommand, WaitOutcome, WaitRegistered
 from holdfast.store.schedule_definitions import KEEP_ORPHANED_MICROS, SHORT_ABSENCE_MICROS
-from holdfast.store.topics import DeclaredSubscription, NewMessage
+from holdfast.store.topics import DeclaredSubscription
 from tests.support.store_harness import DAY, SECOND, token_of
 
 numbers = count(100)

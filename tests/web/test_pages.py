@@ -5,16 +5,17 @@ from __future__ import annotations
 import html
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
-from holdfast import Context, Graph, Retry, Secret
+from holdfast import Context, Graph, Retry, Secret, Topic
 from holdfast.control import graphs
 from holdfast.web.pages import runs as runs_pages
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
-PLAIN = ["/", "/runs", "/gates", "/events", "/schedules", "/limits", "/budgets", "/workers"]
+PLAIN = ["/", "/runs", "/gates", "/events", "/topics", "/schedules", "/limits", "/budgets", "/workers"]
 
 
 class Reader(HTMLParser):
@@ -194,6 +195,34 @@ def test_the_forms_of_a_run_do_what_they_say(shop, fill):
     page = Reader(browser.get(to).text).text
     assert "This is the new run." in page
     assert "by operate None" in page
+
+
+def test_topics_are_listed_and_published_to(shop, fill):
+    fill()
+
+    @shop.app.task(name="deliver", on=Topic("orders.*", where={"country": "NO"}))
+    def deliver(order: Any) -> None: ...
+
+    @shop.app.task(name="follow")
+    async def follow(ctx: Context) -> Any:
+        return await ctx.next("orders.paid", where={"id": 7}, timeout=3600)
+
+    run = follow.enqueue()
+    shop.drain()
+    browser = shop.browser()
+    page = browser.get("/topics").text
+    assert "deliver" in page
+    assert "orders.* country=&#34;NO&#34;" in page
+    assert f"/runs/{run.id}" in page
+    assert submit(browser, "/topics", topic="orders.paid", payload='{"id": 7, "country": "NO"}') == (
+        303, "/topics?did=published",
+    )  # fmt: skip
+    assert submit(browser, "/topics", topic="nobody") == (303, "/topics?did=published-to-nobody")
+    assert "&#34;country&#34;: &#34;NO&#34;" in browser.get("/topics").text
+    assert submit(browser, "/topics", topic="orders.*")[0] == 422
+    assert submit(browser, "/topics", topic="orders.paid", payload="{")[0] == 422
+    shop.drain()
+    assert run.info().result == {"id": 7, "country": "NO"}
 
 
 def test_events_are_listed_emitted_and_cleared(shop, fill):

@@ -19,6 +19,7 @@ from holdfast.cli import (  # noqa: F401
     stats,
     tasks,
     tokens,
+    topics,
     worker,
 )
 from holdfast.cli.root import holdfast

@@ -124,6 +124,12 @@ def _events(control: Control, _ctx: click.Context) -> Iterable[str]:
     return sorted({each.name for each in found.awaited} | {each.name for each in found.emitted})
 
 
+def _published_topics(control: Control, _ctx: click.Context) -> Iterable[str]:
+    found = control.topics.list()
+    return sorted({each.topic for each in found.topics} | {each.topic for each in found.functions})
+
+
+complete_published_topics = _completer(_published_topics)
 complete_queues = _completer(lambda control, _: sorted(control.queues.names()))
 complete_schedules = _completer(lambda control, _: control.schedules.names())
 complete_runs = _completer(lambda control, _: (str(run.id) for run in control.runs.page(limit=1000)))

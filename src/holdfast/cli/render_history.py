@@ -258,7 +258,7 @@ def awaited(wait: WaitInfo) -> str:
 def _what(wait: WaitInfo) -> str:
     if wait.kind == "sleep":
         return "sleep" + (f" {wait.name}" if wait.name else "")
-    if wait.kind == "message":
+    if wait.kind in ("message", "topic"):
         return f"a message on topic {wait.name}"
     if wait.kind == "ask":
         return "an ask" if wait.name is None else f"ask {wait.name}"

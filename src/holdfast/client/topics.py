@@ -9,12 +9,9 @@ from typing import Any
 
 from holdfast.database.caller_connection import CallerConnection
 from holdfast.errors import BadArguments, ConfigError
-from holdfast.model.codec import canonical, digest, encode
-from holdfast.model.ids import new_id_text
-from holdfast.model.names import MAX_KEY_CHARS, check_name
-from holdfast.model.topics import Published, check_topic
+from holdfast.model.topics import Published, new_message
 from holdfast.store import NewRun, Store
-from holdfast.store.topics import DeclaredSubscription, NewMessage
+from holdfast.store.topics import DeclaredSubscription
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body
 from holdfast.task.signature import Signature
@@ -48,20 +45,6 @@ class TopicClient:
         self._store.topics.declare_new(app, declared)
         if not self._store.database.in_user_transaction():  # The caller may roll back.
             self._declared.update(each.name for each in declared)
-
-
-def new_message(topic: str, payload: Any, key: str | None = None, tenant: str | None = None) -> NewMessage:
-    """Return a message with a new id, if it is valid."""
-    name = check_topic(topic, "the topic of publish")
-    text = encode(payload, f"the message on topic {name!r}")
-    return NewMessage(
-        new_id_text(),
-        name,
-        None if tenant is None else check_name(tenant, "tenant"),
-        text,
-        None if key is None else check_name(key, "key", MAX_KEY_CHARS),
-        None if key is None else str(digest(canonical(payload, f"the message on topic {name!r}"))),
-    )
 
 
 def subscribing_tasks(registry: Registry) -> Iterable[str]:

@@ -25,6 +25,7 @@ from holdfast.control.stats import CountControl, StatsControl
 from holdfast.control.streams import StreamControl
 from holdfast.control.tasks import TaskControl
 from holdfast.control.tokens import LoginControl, TokenControl
+from holdfast.control.topics import TopicControl
 from holdfast.control.workers import WorkerControl
 from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import Store
@@ -50,6 +51,7 @@ class Control:
         self.gates = GateControl(store)
         self.gate_links = GateLinkControl(store, links)
         self.events = EventControl(store)
+        self.topics = TopicControl(store)
         self.interaction = InteractionControl(store, known)
         self.streams = StreamControl(store, self.runs, self.interaction)
         self.queues = QueueControl(store)

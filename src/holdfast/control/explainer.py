@@ -173,7 +173,7 @@ class Explainer:
             if wait.kind == "children":
                 reason = self._with_children(row, stored, reason, scope)
                 reason = next(self._open_gates(row.id, reason.data.get("children", [])), reason)
-            if wait.kind == "message" and (count := aside.get(wait.name)):
+            if wait.kind in ("message", "topic") and (count := aside.get(stored.target)):
                 text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
                 reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
             yield reason
@@ -423,6 +423,7 @@ def _awaited(wait: WaitInfo) -> Reason:
         "sleep": "sleeping" + (f" ({wait.name})" if wait.name else ""),
         "event": f"waiting for event {wait.name}" + ("" if wait.tenant is None else f" of tenant {wait.tenant}"),
         "message": f"waiting for a message on topic {wait.name}",
+        "topic": f"waiting for a message on topic {wait.name}",
         "ask": "waiting for an ask" if wait.name is None else f"waiting for ask {wait.name}",
         "children": f"waiting for {counted(wait.pending or 0, 'child', 'children')} ({wait.name})",
     }[wait.kind]

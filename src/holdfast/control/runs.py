@@ -32,6 +32,7 @@ from holdfast.control.steps import (
     child_of,
     waits_of,
 )
+from holdfast.control.topics import inbox_text
 from holdfast.errors import ConfigError, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, encode
@@ -40,10 +41,11 @@ from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
-from holdfast.model.payloads import PayloadContext, message_context
+from holdfast.model.payloads import PayloadContext
 from holdfast.model.previews import UNREADABLE, PayloadView
 from holdfast.model.run import Page, RunInfo
 from holdfast.model.run_logs import LogPage
+from holdfast.model.topics import received_context
 from holdfast.store import Store
 from holdfast.store.run_actions import run_changes
 from holdfast.store.run_history import HistoryView
@@ -309,10 +311,10 @@ class RunControl:
         payloads = self._store.queries.message_payloads(row.id, chosen) if chosen else {}
 
         def payload(n: int, topic: str, size: int) -> Any:
-            return view.arguments(payloads.get(n), message_context(row.tenant, row.id, topic), size)
+            return view.arguments(payloads.get(n), received_context(row.tenant, row.id, topic), size)
 
         return [
-            MessageInfo(n, topic, payload(n, topic, size), to_datetime(sent_at), errors.get(n))
+            MessageInfo(n, inbox_text(topic) or topic, payload(n, topic, size), to_datetime(sent_at), errors.get(n))
             for n, topic, size, sent_at in rows
         ]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.control.budgets import awaited_budget
 from holdfast.control.limits import format_counter
+from holdfast.control.topics import inbox_text
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.asks import asked_name
 from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, to_datetime, to_datetime_or_none
@@ -22,6 +23,7 @@ from holdfast.model.payloads import PayloadContext, Payloads, checkpoint_context
 from holdfast.model.previews import PayloadView, listed_arguments
 from holdfast.model.run import RunState
 from holdfast.model.step_keys import is_ask_key, key_label, key_name
+from holdfast.model.topics import parse_inbox
 from holdfast.store import Store
 from holdfast.store.limits import STEP_TARGET
 from holdfast.store.run_queries import RunRow, StepRow, WaitRow
@@ -102,10 +104,10 @@ class WaitInfo(msgspec.Struct, frozen=True):
     """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
 
     key: str
-    kind: Literal["sleep", "event", "message", "ask", "children", "limit", "budget"]
+    kind: Literal["sleep", "event", "message", "ask", "topic", "children", "limit", "budget"]
     name: str | None
-    """The event, the topic, the ask (None for asks of all names), the name of the sleep, the task of the children, or
-    the limit and its key, or the budget."""
+    """The event, the topic (with the conditions, for a published message), the ask (None for asks of all names), the
+    name of the sleep, the task of the children, the limit and its key, or the budget."""
     pending: int | None
     """The number of unfinished children, or the cost of the step that waits for a limit."""
     since: datetime
@@ -309,6 +311,8 @@ def _kind(row: WaitRow) -> str:
         return "limit"
     if row.key.startswith("$budget:"):
         return "budget"
+    if parse_inbox(row.target) is not None:
+        return "topic"
     return "ask" if asked_name(row.target) is not None else row.kind
 
 
@@ -325,6 +329,8 @@ def _awaited(row: WaitRow) -> str | None:
         return awaited_budget(row.target)
     if row.kind == "event" and (name := _event(row)[1]) is not None:
         return name
+    if (inbox := inbox_text(row.target)) is not None:
+        return inbox
     if row.kind == "message":
         name = asked_name(row.target)
         return row.target if name is None else name or None

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.errors import ConfigError, PayloadAltered, PayloadError, PayloadUnreadable, TooLarge
 from holdfast.model.codec import MAX_PAYLOAD_BYTES, UnreadableText, allow_payload_bytes
+from holdfast.model.step_keys import without_digest
 
 WARN_ABOVE_BYTES = 256 * 1024
 COMPRESS_ABOVE_BYTES = 32 * 1024
@@ -236,6 +237,8 @@ def checkpoint_context(kind: str, tenant: str | None, run: str, key: str) -> Pay
         operation, _, name = key.rpartition("#")[0].partition(":")
         if operation in ("$ask", "$serve"):
             return message_context(tenant, run, ENVELOPES)
+        if operation == "$next":
+            return PayloadContext("topic", tenant, None, without_digest(name))
         return PayloadContext("event", tenant, None, name) if kind == "event" else message_context(tenant, run, name)
     return None
 

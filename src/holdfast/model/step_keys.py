@@ -19,6 +19,11 @@ def key_identity(key: str) -> str:
     return _HASH.sub("", key.rpartition("#")[0])
 
 
+def without_digest(name: str) -> str:
+    """Return a name in a key without the hash of the arguments behind it."""
+    return _HASH.sub("", name)
+
+
 def key_digest(key: str) -> str:
     """Return the hash of the arguments in the key of a step or child, without those of its name; or nothing."""
     found = _HASH.search(key)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.codec import encode
-from holdfast.model.names import check_name, quoted
+from holdfast.model import payloads
+from holdfast.model.codec import canonical, digest, encode
+from holdfast.model.ids import new_id_text
+from holdfast.model.names import MAX_KEY_CHARS, check_name, quoted
 from holdfast.model.payloads import PayloadContext
 
 ANY_SEGMENTS = "*"
@@ -55,6 +57,31 @@ class Published(msgspec.Struct, frozen=True):
     runs: int
     functions: int
     created: bool = True
+
+
+class NewMessage(NamedTuple):
+    """A message to publish. `payload`: JSON text. `digest`: identifies the payload behind `key`."""
+
+    id: str
+    topic: str
+    tenant: str | None
+    payload: str
+    key: str | None = None
+    digest: str | None = None
+
+
+def new_message(topic: str, payload: Any, key: str | None = None, tenant: str | None = None) -> NewMessage:
+    """Return a message with a new id, if it is valid."""
+    name = check_topic(topic, "the topic of publish")
+    what = f"the message on topic {name!r}"
+    return NewMessage(
+        new_id_text(),
+        name,
+        None if tenant is None else check_name(tenant, "tenant"),
+        encode(payload, what),
+        None if key is None else check_name(key, "key", MAX_KEY_CHARS),
+        None if key is None else str(digest(canonical(payload, what))),
+    )
 
 
 Topics: TypeAlias = str | Topic | Sequence[str | Topic]
@@ -145,6 +172,12 @@ def parse_inbox(target: str | None) -> Topic | None:
     except msgspec.MsgspecError:
         return None
     return Topic(topic, where)
+
+
+def received_context(tenant: str | None, run: str, topic: str) -> PayloadContext:
+    """Return the place of a message of a run: of one that was sent to it, or that it received from a topic."""
+    inbox = parse_inbox(topic)
+    return payloads.message_context(tenant, run, topic) if inbox is None else message_context(tenant, inbox.pattern)
 
 
 def message_context(tenant: str | None, topic: str) -> PayloadContext:

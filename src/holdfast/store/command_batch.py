@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import TooLarge
 from holdfast.model.metadata import check_metadata_size, metadata_items
+from holdfast.model.topics import NewMessage
 from holdfast.store.budgets import Spending
 from holdfast.store.commands import (
     RUN_LOST,
@@ -47,7 +48,7 @@ from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_row
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs_later
 from holdfast.store.step_permits import StepPermits
-from holdfast.store.topics import NewMessage, Receivers, find_receivers, listen, publish_messages
+from holdfast.store.topics import Receivers, find_receivers, listen, publish_messages
 from holdfast.store.waits import (
     EventWaiter,
     decode_outcome,

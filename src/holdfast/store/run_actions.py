@@ -28,9 +28,10 @@ from holdfast.errors import (
 )
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
-from holdfast.model.payloads import CANT_COPY, PayloadContext, checkpoint_context, is_bound, message_context
+from holdfast.model.payloads import CANT_COPY, PayloadContext, checkpoint_context, is_bound
 from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
+from holdfast.model.topics import received_context
 from holdfast.store.age_priority import change_priority
 from holdfast.store.journal import MAX_PAGE_BYTES, read_child_results
 from holdfast.store.limits import parse_counter_key, parse_permits
@@ -413,7 +414,7 @@ def _joined_call(key: str) -> str:
 
 
 def _packed_message(tx: Tx, run: LockedRun, topic: str, payload: str) -> str:
-    context = message_context(run.tenant, run.id, topic)
+    context = received_context(run.tenant, run.id, topic)
     return tx.payloads.pack(payload, context, f"the message on topic {topic!r}")
 
 

@@ -24,7 +24,7 @@ from holdfast.database.caller_connection import CallerConnection
 from holdfast.model.ids import new_id_text
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES, TOPIC_QUEUE
-from holdfast.model.topics import Published, Topic, message_context, values_digest
+from holdfast.model.topics import NewMessage, Published, Topic, message_context, values_digest
 from holdfast.policy.topic_rules import field_values, selects
 from holdfast.store.commands import Listening
 from holdfast.store.enqueue import key_steps
@@ -140,17 +140,6 @@ _SUBSCRIPTION_ROWS = RowReader(SubscriptionRow)
 _PUBLICATION_ROWS = RowReader(PublicationRow)
 _TOPIC_ROWS = RowReader(TopicRow)
 _LISTENER_ROWS = RowReader(ListenerRow)
-
-
-class NewMessage(NamedTuple):
-    """A message to publish. `payload`: JSON text. `digest`: identifies the payload behind `key`."""
-
-    id: str
-    topic: str
-    tenant: str | None
-    payload: str
-    key: str | None = None
-    digest: str | None = None
 
 
 class TopicStore(StoreModule):

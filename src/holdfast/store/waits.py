@@ -17,6 +17,7 @@ from holdfast.database.caller_connection import CallerConnection
 from holdfast.model.asks import ANY_ASK, asked_name
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
+from holdfast.model.topics import parse_inbox
 from holdfast.store.commands import RunToken, WaitOutcome
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
@@ -319,7 +320,9 @@ def set_message_aside(tx: Tx, token: RunToken, key: str, error: str) -> None:
     tx.execute("supersede_message", run=token.run, generation=token.generation, key=key)
     for number, topic in found:
         ((n, attempt),) = tx.execute("next_history_number", id=token.run)
-        data = msgspec.json.encode({"message": number, "topic": topic, "reason": error}).decode()
+        inbox = parse_inbox(topic)
+        name = topic if inbox is None else inbox.pattern
+        data = msgspec.json.encode({"message": number, "topic": name, "reason": error}).decode()
         tx.execute("add_history", rows=json_rows([history_row(token.run, n, "set_aside", attempt, data=data)]))
 
 

@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY, reopen_store
 from holdfast.errors import ConfigError
-from holdfast.web.api import budgets, interaction, resources, runs, tokens
+from holdfast.web.api import budgets, interaction, resources, runs, tokens, topics
 from holdfast.web.api.live import LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
@@ -34,7 +34,14 @@ from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError, error_response, json_response
 
 READ_TIMEOUT_S = 5.0
-OPERATIONS = (*runs.OPERATIONS, *interaction.OPERATIONS, *budgets.OPERATIONS, *resources.OPERATIONS, *tokens.OPERATIONS)
+OPERATIONS = (
+    *runs.OPERATIONS,
+    *interaction.OPERATIONS,
+    *budgets.OPERATIONS,
+    *resources.OPERATIONS,
+    *topics.OPERATIONS,
+    *tokens.OPERATIONS,
+)
 
 
 def dashboard(

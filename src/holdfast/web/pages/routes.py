@@ -8,16 +8,26 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.control.tokens import LOGIN_LIFETIME_S
 from holdfast.web.auth import COOKIE, SiteContext, same_secret
-from holdfast.web.pages import budgets, events, gates, overview, resources, runs, tokens
+from holdfast.web.pages import budgets, events, gates, overview, resources, runs, tokens, topics
 from holdfast.web.pages.page import action_route, error_page, page_route, read_form
 from holdfast.web.pages.render import STATIC_FILES, render
 from holdfast.web.responses import MAX_ANONYMOUS_BODY_BYTES, RequestError, error_response
 
-PAGES = (*overview.PAGES, *gates.PAGES, *events.PAGES, *resources.PAGES, *budgets.PAGES, *runs.PAGES, *tokens.PAGES)
+PAGES = (
+    *overview.PAGES,
+    *gates.PAGES,
+    *events.PAGES,
+    *topics.PAGES,
+    *resources.PAGES,
+    *budgets.PAGES,
+    *runs.PAGES,
+    *tokens.PAGES,
+)
 ACTIONS = (
     *overview.ACTIONS,
     *gates.ACTIONS,
     *events.ACTIONS,
+    *topics.ACTIONS,
     *resources.ACTIONS,
     *budgets.ACTIONS,
     *runs.ACTIONS,
