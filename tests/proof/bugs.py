@@ -26,8 +26,9 @@ from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.processes import framing, pool
+from holdfast.model.ids import new_id_text
 from holdfast.policy.admission import LimitCounter
-from holdfast.store import command_batch, propagation
+from holdfast.store import command_batch, propagation, topics
 from holdfast.store.age_priority import Age
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
@@ -166,6 +167,14 @@ def _enqueue_hooks_twice(tx: Any, ends: Any) -> None:
 def _finalize_without_hooks(attempt: Attempt, *args: Any) -> Any:
     attempt.has_hooks = False
     return _finalize(attempt, *args)
+
+
+_insert_runs = topics.insert_runs
+
+
+def _insert_runs_twice(tx: Any, new: Any) -> None:
+    _insert_runs(tx, new)
+    _insert_runs(tx, [msgspec.structs.replace(run, id=new_id_text()) for run in new])
 
 
 _tick = Claimer.tick
@@ -354,6 +363,26 @@ BUGS = (
     code(
         "adjust-twice", "an adjustment counts again in a replay", RecordedHistory, "_add", _forget_adjustments,
         test="tests/limits/test_step_limits.py::test_a_weighted_step_takes_its_cost_and_adjusts_it_once",
+    ),
+    sql(
+        "message-lost", "a subscription ends at once when its workers restart", "list_subscriptions",
+        "orphaned = 0 or orphaned_at > {now} - cast(:absence as bigint)", "orphaned = 0 and :absence > 0",
+        test="tests/store/test_topics.py::test_no_message_is_lost_while_the_workers_of_a_subscription_restart",
+    ),
+    code(
+        "message-twice", "a subscriber gets a message twice", topics,
+        "insert_runs", _insert_runs_twice,
+        test="tests/store/test_topics.py::test_each_subscribing_task_gets_one_run",
+    ),
+    sql(
+        "message-repeated", "a publish whose response was lost is repeated", "find_publication",
+        "where id", "where 1 = 0 and id",
+        test="tests/store/test_topics.py::test_a_repeated_transaction_publishes_once",
+    ),
+    sql(
+        "inbox-lost", "a message that comes between two waits is lost", "add_published_messages",
+        "each.payload, {now}, each.taken_by", "each.payload, {now}, coalesce(each.taken_by, 'lost')",
+        test="tests/durable/test_topics.py::test_a_loop_of_next_misses_no_message",
     ),
     sql(
         "node-early", "a node starts after its first dependency", "decrement_nodes",
