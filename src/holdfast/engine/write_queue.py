@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import msgspec
 
@@ -31,6 +31,7 @@ FLUSH_AT_WRITES = 200
 WriteResult: TypeAlias = Reply | Exception
 
 
+@final
 class PendingWrite(msgspec.Struct):
     """A command about a claimed run, and the callback for its result.
 
@@ -66,6 +67,7 @@ class PendingWrite(msgspec.Struct):
         return command
 
 
+@final
 class PendingEnd(msgspec.Struct):
     """The end of an attempt. Without `end`, the run has ended or was lost before, and the worker releases it."""
 
@@ -76,6 +78,7 @@ class PendingEnd(msgspec.Struct):
     count: ClassVar[int] = 1
 
 
+@final
 class PendingLogs(msgspec.Struct):
     """Lines that the code of an attempt has logged while it executes; those that are left come with its end."""
 
@@ -87,6 +90,7 @@ class PendingLogs(msgspec.Struct):
     count: ClassVar[int] = 1
 
 
+@final
 class CheckpointBatch(msgspec.Struct):
     """Checkpoints of steps from one iteration of the event loop, encoded as the JSON rows that the statement takes.
 
@@ -138,7 +142,7 @@ class WriteQueue:
 
     def submit(self, write: PendingEnd | PendingWrite) -> None:
         """Have a write committed soon. From any thread; a write with `on_loop` from the event loop's thread."""
-        if isinstance(write, PendingEnd):
+        if type(write) is PendingEnd:  # isinstance() costs much more where it is false
             if get_ident() != self._loop_thread:
                 self._ready.append(write)
                 self.wake_committer()
@@ -275,11 +279,11 @@ def by_kind(batch: Iterable[QueuedWrite]) -> WritesByKind:
     ends: list[PendingEnd] = []
     logs: list[PendingLogs] = []
     for write in batch:
-        if isinstance(write, PendingEnd):
+        if type(write) is PendingEnd:
             ends.append(write)
-        elif isinstance(write, CheckpointBatch):
+        elif type(write) is CheckpointBatch:
             checkpoints.append(write)
-        elif isinstance(write, PendingLogs):
+        elif type(write) is PendingLogs:
             logs.append(write)
         else:
             commands.append(write)

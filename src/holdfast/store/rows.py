@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, final
 
 import msgspec
 
@@ -132,6 +132,7 @@ EndKind: TypeAlias = Literal[
 EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
 
+@final
 class AttemptEnd(msgspec.Struct, omit_defaults=True):
     """How an attempt ended and which state its run enters. Statements take it as it is.
 

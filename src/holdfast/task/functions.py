@@ -166,17 +166,20 @@ class FunctionInfo:
             value = self._decode(text)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return decode_value(text)
-        return restore_secrets(value, text)
+        # Checked here, too, because the call of a function would cost more than the check (bench: steps).
+        return value if "$" not in text and "\\" not in text else restore_secrets(value, text)
 
 
-_known: dict[int, tuple[weakref.ref[Callable[..., Any]], FunctionInfo]] = {}
-"""By id, with a weak reference that proves that it is still the same object. Looked up for every step."""
+_known: dict[weakref.ref[Callable[..., Any]], FunctionInfo] = {}
+"""Looked up for every step. Not by `id()`, which is slow once there is an audit hook, as on SQLite (bench: steps)."""
 
 
 def cached_info(fn: Any) -> FunctionInfo | None:
     """Return the cached info of a function, if any."""
-    found = _known.get(id(fn))
-    return found[1] if found is not None and found[0]() is fn else None
+    try:
+        return _known.get(weakref.ref(fn))
+    except TypeError:  # It supports no weak references, or isn't hashable.
+        return None
 
 
 def inspect_function(fn: Callable[..., Any]) -> FunctionInfo:
@@ -187,10 +190,13 @@ def inspect_function(fn: Callable[..., Any]) -> FunctionInfo:
     if isinstance(fn, MethodType):
         return inspect_function(fn.__func__)
     info = FunctionInfo(fn)
-    key = id(fn)
-    with contextlib.suppress(TypeError):  # It doesn't support weak references.
-        _known[key] = (weakref.ref(fn, lambda _: _known.pop(key, None)), info)
+    with contextlib.suppress(TypeError):
+        _known[weakref.ref(fn, _forget)] = info
     return info
+
+
+def _forget(reference: weakref.ref[Callable[..., Any]]) -> None:
+    _known.pop(reference, None)
 
 
 def _kind_of(fn: Callable[..., Any]) -> Any:

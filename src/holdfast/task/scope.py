@@ -32,8 +32,8 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     run: str
     durable: bool = False
     generation: int = 0
-    step: str | None = None
     stop: StopSignal | None = None
+    step: str | None = None
     step_try: int = 1
     part: Callable[[], str | None] | None = None
 

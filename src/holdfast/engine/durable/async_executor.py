@@ -652,18 +652,18 @@ class AsyncExecutor(Executor):
     # Steps
 
     async def run_step(self, step: Step, key: str) -> StepResult:
-        calls, telemetry = self.calls, self.current.telemetry
+        calls, attempt = self.calls, self.current
         if self._ahead is not None:
             await self._ahead.wait(self._new_future)
-        if self.current.pause_requested and self._started == self._finished:
-            self._services.stop(self.current, "release")
+        if attempt.pause_requested and self._started == self._finished:
+            self._services.stop(attempt, "release")
             await self._new_future()  # until the attempt is cancelled
         if self._delivery.has_branches:
             self._delivery.note_activity()
         self._started += 1
         started_ns = monotonic_ns()
-        token = current_scope.set(calls.scope(key))
-        span = None if telemetry is None else telemetry.step(step.name, key)
+        token = current_scope.set(calls.scope(key) if calls.history.undone else calls.new_scope(key))
+        span = None if attempt.telemetry is None else attempt.telemetry.step(step.name, key)
         result: StepResult | None = None
         try:
             if step.timeout is None and step.function_info.is_async:

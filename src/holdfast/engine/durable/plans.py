@@ -219,8 +219,7 @@ class OperationPlans:
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
         current = current_scope.get()
-        inside = op.Write | op.ProgressReport | op.Adjust | op.SpendAmount
-        if current is not None and current.step is not None and not isinstance(operation, inside):
+        if current is not None and current.step is not None and not isinstance(operation, _WORKS_INSIDE_STEPS):
             raise TaskError(
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
                 "body of the durable function (only write, progress, adjust and spend work inside a step)"
@@ -279,14 +278,23 @@ class OperationPlans:
         if self.around_step is not None:
             operation = self.around_step(operation)
         result: StepResult = await executor.run_step(operation, key)
-        record = self.step_record(key, result, operation.undo is not None)
-        await self._record_step(executor, key, record, is_limited=is_limited)
+        is_plain = operation.undo is None and result.error is None  # Fewer calls for these, the most frequent ones.
+        if is_plain:
+            record: NewStepCheckpoint | NewCheckpoint = self._step_record(
+                self.next_number(), key, result.stored, result.duration_us
+            )
+        else:
+            record = self.step_record(key, result, operation.undo is not None)
+        if is_limited or self.step_spends:
+            await self._record_step(executor, key, record, is_limited=is_limited)
+        else:
+            await executor.write(record)
         self._is_replaying = False
+        if is_plain:
+            return operation.function_info.decode(result.text or "null")
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self.raise_recorded(result.n, failure)
-        if operation.undo is None:
-            return operation.function_info.decode(result.text or "null")
         return self._step_value(operation, result.n, key, result.text, 1)
 
     async def _record_step(
@@ -724,6 +732,8 @@ def _only_failed(ends: Sequence[ChildOutcome], failed: str | None) -> Sequence[C
     """Return only the end of the child whose failure ended an eager wait, if one did."""
     return ends if failed is None else [end for end in ends if end[0] == failed]
 
+
+_WORKS_INSIDE_STEPS = (op.Write, op.ProgressReport, op.Adjust, op.SpendAmount)
 
 _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Step: OperationPlans.step,

@@ -59,7 +59,7 @@ class StepCalls:
     """Calls the step functions of one attempt: coroutines on the event loop, `def` functions in threads."""
 
     __slots__ = (
-        "_generation", "_history", "_loop", "_run", "_running", "_services", "attempt", "claim", "payloads", "threads",
+        "_loop", "_running", "_services", "attempt", "claim", "history", "new_scope", "payloads", "threads",
     )  # fmt: skip
 
     def __init__(
@@ -67,9 +67,10 @@ class StepCalls:
     ) -> None:
         self.attempt = attempt
         self.claim = attempt.claim
-        self._run = attempt.claim.id
-        self._generation = attempt.claim.generation
-        self._history = history
+        self.history = history
+        self.new_scope = partial(Scope, attempt.claim.id, True, attempt.claim.generation, attempt.stop_signal)
+        """Returns the scope of a step that was never undone, by its key. The next attempt of a resident function has
+        the same stop signal."""
         self._services = services
         self.payloads = services.store.payloads
         self._loop = loop
@@ -78,8 +79,7 @@ class StepCalls:
         self._running: set[StepThreads] = set()
 
     def scope(self, key: str) -> Scope:
-        step = self._history.idempotency_name(key) if self._history.undone else key
-        return Scope(self._run, True, self._generation, step, self.attempt.stop_signal)
+        return self.new_scope(self.history.idempotency_name(key))
 
     def was_stopped(self, error: BaseException) -> bool:
         """Return whether user code was stopped from outside; otherwise it raised the error itself and has failed.
