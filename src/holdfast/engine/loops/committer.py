@@ -140,7 +140,7 @@ class Committer(Loop):
         self._on_suspended = on_suspended
         self._on_rejected = on_rejected
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
+        self._durable: list[PendingWrite | PendingLogs | Attempt] = []  # writes of this batch, and ended attempts
         self._ended_runs: list[str] = []  # runs that ended in this batch
         self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
         self._streaming_runs: set[str] = set()  # runs that wrote chunks in this batch
@@ -163,7 +163,6 @@ class Committer(Loop):
             return POLL_INTERVAL_S
         if self.log_collector is not None:
             batch = self.log_collector.add_lines(batch)
-        self._durable_ids.clear()
         started = time.time_ns()
         try:
             self._write(batch)
@@ -171,9 +170,11 @@ class Committer(Loop):
                 attempts = (write.attempt for write in single_writes(batch))
                 self.telemetry.committed(queue.in_flight, attempts, started)
         except BaseException:
-            queue.put_back([write for write in single_writes(batch) if not self._is_durable(write)])
+            durable = set(map(id, self._durable))
+            queue.put_back([write for write in single_writes(batch) if not self._is_durable(write, durable)])
             raise
         finally:
+            self._durable.clear()
             queue.finish()
             self._signal_commit()
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
@@ -191,10 +192,11 @@ class Committer(Loop):
             streaming, self._streaming_runs = self._streaming_runs, set()
             self._on_commit(ended, streaming, affected_others, left_ready)
 
-    def _is_durable(self, write: SingleWrite) -> bool:
-        if isinstance(write, PendingWrite | PendingLogs):
-            return id(write) in self._durable_ids
-        return write.end is not None and id(write.attempt) in self._durable_ids
+    def _is_durable(self, write: SingleWrite, durable: Collection[int]) -> bool:
+        """Return whether a write of the batch is durable; `durable`: the id() of such writes, and of ended attempts."""
+        if isinstance(write, PendingEnd):
+            return write.end is not None and id(write.attempt) in durable
+        return id(write) in durable
 
     def _write(self, batch: list[QueuedWrite]) -> None:
         session = self._state.session
@@ -228,7 +230,7 @@ class Committer(Loop):
                 return
             attempt = writes[0].attempt
             log.lines_not_stored(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
-        self._durable_ids.update(map(id, writes))
+        self._durable += writes
         for write in writes:
             write.on_written()
 
@@ -289,7 +291,7 @@ class Committer(Loop):
                 raise
             return False
         writes = list(chain.from_iterable(batch.writes for batch in batches))
-        self._durable_ids.update(map(id, writes))
+        self._durable += writes
         self._deliver_on_loop(zip(writes, repeat(WROTE)))
         return True
 
@@ -305,7 +307,7 @@ class Committer(Loop):
                 self._write_bisecting(writes[half:], write)
                 return
             results = [error]
-        self._durable_ids.update(map(id, writes))
+        self._durable += writes
         self._deliver(writes, results)
 
     def _deliver(self, writes: list[PendingWrite], results: Sequence[WriteResult]) -> None:
@@ -363,7 +365,7 @@ class Committer(Loop):
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
         all_accepted, no_debug_log = len(recorded) == len(ends), not log.logger.isEnabledFor(DEBUG)
-        self._durable_ids.update([id(attempt) for attempt, _ in ends])
+        self._durable += [attempt for attempt, _ in ends]
         for attempt, end in ends:
             if not all_accepted and end.claim not in recorded:
                 self._rejected(attempt)
@@ -408,7 +410,7 @@ class Committer(Loop):
         for run in failed:
             self._on_failed(run)
         for attempt, end in ends:
-            self._durable_ids.add(id(attempt))
+            self._durable.append(attempt)
             if end.claim not in recorded:
                 self._rejected(attempt)
                 continue
@@ -453,7 +455,7 @@ class Committer(Loop):
             info = describe_exception(again)
             log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
             recorded = EndedClaims()  # the next heartbeat finds the run and releases it
-        self._durable_ids.add(id(attempt))
+        self._durable.append(attempt)
         self._ended_runs += [failed.id, *recorded.other_ends]
         self._state.remove([] if end.still_running else [attempt])
         for graph in recorded.failed_graphs:

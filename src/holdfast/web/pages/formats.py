@@ -1,4 +1,7 @@
-"""Format values as plain text: times, durations, numbers, JSON. Templates escape the results."""
+"""Format values as plain text: times, durations, numbers, JSON. Templates escape the results.
+
+What stands in every row of a table is formatted as HTML here, because a macro takes several times as long.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from markupsafe import Markup, escape
 
 from holdfast.model.clock import format_ago, format_duration
 from holdfast.model.previews import MAX_DECODED_BYTES, arguments_line
@@ -16,6 +20,8 @@ FOLD_CHARS = 400
 """Longer values are folded."""
 MAX_CHARS = 200_000
 """Longer values are truncated."""
+MAX_LINE_CHARS = 100
+"""Arguments in tables are truncated to this."""
 
 
 _RUN_ID = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})")
@@ -72,3 +78,26 @@ def run_ids(text: str) -> list[tuple[str, str | None]]:
 def number(value: float) -> str:
     """Format a number with thousands separators."""
     return f"{value:,.0f}"
+
+
+# In HTML
+
+
+def when(at: datetime | None) -> Markup:
+    """Format a time relative to now, with its exact value."""
+    if at is None:
+        return Markup('<span class="muted">–</span>')
+    return Markup(f'<time datetime="{at.isoformat()}" title="{utc(at)}">{escape(ago(at))}</time>')
+
+
+def state(name: str) -> Markup:
+    """Format the state of a run."""
+    name = escape(name)
+    return Markup(f'<span class="state {name}"><span class="dot" aria-hidden="true"></span>{name}</span>')
+
+
+def arguments(args: Any) -> Markup:
+    """Format arguments on one line, if there are any."""
+    if not args:
+        return Markup("")
+    return Markup(f'<span class="arguments" title="Arguments">{escape(arguments_line(args, MAX_LINE_CHARS))}</span>')

@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, Response
 
 from holdfast.control.history_text import describe_entry, entry_label
 from holdfast.model.budget import format_amount
-from holdfast.model.previews import arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
@@ -99,9 +98,10 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ago=formats.ago, duration=formats.duration, amount=format_amount, utc=formats.utc, json_text=formats.json_text,
+    duration=formats.duration, amount=format_amount, utc=formats.utc, json_text=formats.json_text,
     short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
-    arguments_line=arguments_line, run_ids=formats.run_ids, entry_label=entry_label, entry_details=describe_entry,
+    run_ids=formats.run_ids, entry_label=entry_label, entry_details=describe_entry, when=formats.when,
+    state=formats.state, arguments=formats.arguments,
     queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
 _environment.globals.update(
