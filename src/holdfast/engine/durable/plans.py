@@ -260,15 +260,7 @@ class OperationPlans:
         key = history.next_key(operation.base)
         recorded = history.consume(key) if history.unconsumed else None
         if recorded is not None:
-            await executor.replay(recorded)
-            if operation.limits is not None:
-                self.limits.replayed(key)
-            if history.spent:
-                await budgets.replay_step(self, executor, key)
-            if recorded.kind == "failed":
-                failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
-                self.raise_recorded(recorded.n, failure)
-            return self._step_value(operation, recorded.n, key, recorded.value, recorded.undo)
+            return await self._replay_step(executor, operation, key, recorded)
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         if operation.undo is not None and not self.has_undos:
@@ -296,6 +288,18 @@ class OperationPlans:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self.raise_recorded(result.n, failure)
         return self._step_value(operation, result.n, key, result.text, 1)
+
+    async def _replay_step(self, executor: PlanExecutor, operation: op.Step, key: str, recorded: Checkpoint) -> Any:
+        """Return the recorded result of a step, or raise its recorded failure."""
+        await executor.replay(recorded)
+        if operation.limits is not None:
+            self.limits.replayed(key)
+        if self.history.spent:
+            await budgets.replay_step(self, executor, key)
+        if recorded.kind == "failed":
+            failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
+            self.raise_recorded(recorded.n, failure)
+        return self._step_value(operation, recorded.n, key, recorded.value, recorded.undo)
 
     async def _record_step(
         self, executor: PlanExecutor, key: str, record: NewStepCheckpoint | NewCheckpoint, *, is_limited: bool
