@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from holdfast.model.asks import asked_name
+from holdfast.model.topics import parse_inbox
 from tests.support.asks import send_ask
 from tests.support.durable import kinds
 from tests.support.permits import in_use
@@ -38,6 +39,10 @@ def emit_what_it_waits_for(app, run, emitted):
                 break
             if wait.kind == "message" and wait.outcome is None and wait.key not in emitted:
                 emitted.add(wait.key)
+                if (inbox := parse_inbox(wait.target)) is not None:
+                    for number in ("no number", len(emitted)):
+                        app.publish(inbox.pattern, {"fits": True, "number": number})
+                    break
                 send = run.send if (name := asked_name(wait.target)) is None else partial(send_ask, run)
                 send(name or wait.target, "no number")
                 send(name or wait.target, len(emitted))
@@ -91,6 +96,9 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_res
         assert run.info().metadata.get("last") == (annotated[-1] if annotated else None), f"{program}: {seen[-1]}"
         shown = [line.split()[1] for line in seen[-1] if line.startswith("has set")]
         assert run.get("last") == (shown[-1] if shown else None), f"{program}: {seen[-1]}"
+        got = [str(info.args).partition(str(run.id))[2] for info in app.runs(task="subscriber", limit=100)]
+        sent = [name for name in names(program) if name.startswith("publish")]
+        assert all(sum(f" {name}'" in args for args in got) == 1 for name in sent), f"{program}: {sent}, {got}"
         assert app.store.asks.pending(str(run.id)) == [], f"{program}: an ask wasn't answered"
         assert run.spent().get("usd", 0) == spent(program), f"{program}: it has spent another amount"
         if app._logs is not None and "crash" not in leaves:
@@ -109,13 +117,13 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
     leaves = (*STEPS, "wait", "message", "ask", "sleep", "child", "broken", "annotate", "set", "limited", "adjusted")
-    leaves = (*leaves, "spend", "paid")
+    leaves = (*leaves, "spend", "paid", "topic", "publish")
     run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
 def test_programs_that_lost_their_lease_resume_with_the_same_history(app, ledger, max_resident):
-    leaves = (*STEPS, "wait", "ask", "annotate", "set", "limited", "adjusted", "spend", "paid", "crash")
+    leaves = (*STEPS, "wait", "ask", "annotate", "set", "limited", "adjusted", "spend", "paid", "publish", "crash")
     run_programs(app, ledger, 12, leaves, concurrency=2, max_resident=max_resident)
     assert in_use(app.store) == {}
 

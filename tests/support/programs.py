@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -20,6 +21,15 @@ from tests.support.step_functions import step_function
 logger = logging.getLogger("tests.programs")
 
 Program = list[Any]
+
+
+@dataclass
+class Numbered:
+    """A message of a topic."""
+
+    number: int
+
+
 TURNS = st.integers(0, 4)
 """How many turns of the loop the function of a step takes."""
 PAUSE = st.integers(0, 1)
@@ -29,8 +39,8 @@ TWICE = Retry(max_attempts=2, delay=0)
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
-    """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, ask, sleep, child,
-    broken, annotate, set, limited, adjusted, spend, paid or crash."""
+    """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, topic,
+    publish, ask, sleep, child, broken, annotate, set, limited, adjusted, spend, paid or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -78,6 +88,9 @@ class Interpreter:
         async def broken(name: str) -> str:
             raise Fatal(name)
 
+        @app.task(name="subscriber", on="published")
+        async def subscriber(name: str) -> None: ...
+
         @app.task(name="program", max_crashes=1000)
         async def program(ctx: Context, what: list[Any]) -> Any:
             self.seen[str(ctx.run_id)].append([])
@@ -112,6 +125,8 @@ class Interpreter:
             "value": ctx.random,
             "wait": lambda: ctx.wait_for(f"{ctx.run_id} {name}"),
             "message": lambda: ctx.receive(name, type=int),
+            "topic": lambda: ctx.next(f"{ctx.run_id}.{name}", where={"fits": True}, type=Numbered),
+            "publish": lambda: ctx.publish("published", f"{ctx.run_id} {name}"),
             "ask": lambda: self.answer(ctx, name),
             "sleep": lambda: ctx.sleep(turns / 1000, name=name),
             "child": lambda: ctx.call(self.child, name),

@@ -14,7 +14,7 @@ from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.names import counted
 
 if TYPE_CHECKING:
-    from holdfast.control.topics import ListeningRun, MessageInfo, SubscriptionInfo, TopicDetails, TopicInfo
+    from holdfast.control.topics import ListeningRun, PublishedMessage, SubscriptionInfo, TopicDetails, TopicInfo
 
 TOPIC_COLUMNS = (
     TableColumn("TOPIC", whole=True),
@@ -141,7 +141,7 @@ def _function_row(function: ListeningRun) -> list[str]:
     return [str(function.run), what, function.tenant or "-", format_ago(function.since), function.task]
 
 
-def _message_row(message: MessageInfo) -> list[str]:
+def _message_row(message: PublishedMessage) -> list[str]:
     return [
         str(message.id), message.topic, message.tenant or "-", format_ago(message.at), str(message.runs),
         str(message.functions), plain(message.payload) or "null",

@@ -42,7 +42,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True):
     declared_at: datetime
 
 
-class MessageInfo(msgspec.Struct, frozen=True):
+class PublishedMessage(msgspec.Struct, frozen=True):
     """A published message. The payload is a plain JSON value with secrets masked."""
 
     id: UUID
@@ -70,7 +70,7 @@ class TopicDetails(msgspec.Struct, frozen=True):
 
     topics: list[TopicInfo]
     subscriptions: list[SubscriptionInfo]
-    messages: Sequence[MessageInfo]
+    messages: Sequence[PublishedMessage]
     functions: Sequence[ListeningRun]
     partial: bool
     """Whether there are so many messages that only the last ones were counted."""
@@ -106,13 +106,13 @@ class TopicControl:
             partial=bool(topics) and topics[0].scanned >= MAX_COUNTED,
         )
 
-    def _messages(self, topic: str | None, tenant: str | None, limit: int) -> Sequence[MessageInfo]:
+    def _messages(self, topic: str | None, tenant: str | None, limit: int) -> Sequence[PublishedMessage]:
         rows = self._store.topics.messages(topic, tenant, limit)
         view = PayloadView(self._store.payloads)
         chosen = view.choose((row.id, row.payload_bytes) for row in rows)
         found = self._store.topics.payloads(chosen) if chosen else {}
         return [
-            MessageInfo(
+            PublishedMessage(
                 UUID(row.id), row.topic, row.tenant, to_datetime(row.published_at), row.runs, row.functions,
                 view.arguments(found.get(row.id), message_context(row.tenant, row.topic), row.payload_bytes),
             )
