@@ -69,7 +69,7 @@ PLACES = {
     },
     "cutting": {"claim", "record_steps", "add_waits", "delete_waits_by_key", "return_messages", "take_messages"},
     "flowing": {
-        "claim", "add_step_permits", "delete_step_permits", "record_checkpoints", "set_metadata", "set_values",
+        "claim", "add_step_permits", "delete_step_permits", "add_checkpoints", "set_metadata", "set_values",
         "replace_unstarted", "add_runs", "add_keys", "add_children", "end_tree_attempts", "end_attempts",
     },
 }  # fmt: skip
