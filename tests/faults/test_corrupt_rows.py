@@ -416,6 +416,32 @@ class TestOtherTypesOnSqlite:
         assert len(control.events.waiters("go")) == 1
 
     @pytest.mark.parametrize("value", VALUES)
+    def test_budgets_with_corrupt_values_stop_no_other_run_and_are_listed(self, control, value):
+        app = self.app
+        app.budget("usd", limit=1, per="tenant")
+        app.budget("calls", limit=10)
+
+        @app.task(name="agent")
+        async def agent(ctx: Context, budget: str) -> None:
+            await ctx.spend(budget, 2)
+
+        stopped = agent.enqueue("usd")
+        app.worker().drain(timeout=30)
+        for column in ("bound", "period", "declared_bound", "set_at", "set_by", "check_at"):
+            fetch(app, f"update or ignore {{}}budgets set {column} = {value} where name = 'usd'")
+        for column in ("spent", "total", "period_start", "bound", "set_at", "set_by", "waiting"):
+            fetch(app, f"update {{}}budget_totals set {column} = {value} where name = 'usd'")
+        runs = [agent.enqueue("usd"), agent.enqueue("calls")]
+        app.worker().drain(timeout=30)
+        assert runs[1].info().state == "done"
+        assert [budget.name for budget in control.budgets.list()] == ["calls", "usd"]
+        stopped.spent()
+        control.runs.details(stopped.id)
+        control.whys.why(stopped.id)
+        control.doctor.examine()
+        control.budgets.set("usd", 5)
+
+    @pytest.mark.parametrize("value", VALUES)
     def test_a_step_with_a_corrupt_value_is_shown(self, control, value):
         fetch(self.app, f"update {{}}checkpoints set value = {value}")
         assert [step.name for step in control.runs.details(self.run.id).steps][:1] == ["len"]

@@ -189,6 +189,7 @@ class Dataset:
             "workers": "session = 'dead'",
             "limits": "place like '%broken%'",
             "limit_settings": "true",
+            "budgets": "true",
             "events": "true",
             "lanes": "task = 'child'",
             "queues": "true",

@@ -63,7 +63,36 @@ class SpentRow(NamedTuple):
     bound: int | None
 
 
+class WaiterRow(NamedTuple):
+    """A wait for a counter that has room again: what is allowed now, and who has set that."""
+
+    run: str
+    generation: int
+    key: str
+    counter: str
+    bound: int
+    set_by: str | None
+
+
+class RunSpendingRow(NamedTuple):
+    """What a run has spent of a budget, ever."""
+
+    run: str
+    name: str
+    total: int
+
+
+class WaitingRow(NamedTuple):
+    """How many runs wait for a budget."""
+
+    name: str
+    waiting: int
+
+
 _BUDGET_ROWS = RowReader(BudgetRow)
+_WAITER_ROWS = RowReader(WaiterRow)
+_RUN_ROWS = RowReader(RunSpendingRow)
+_WAITING_ROWS = RowReader(WaitingRow)
 _SPENT_ROWS = RowReader(SpentRow)
 _TOTAL_ROWS = RowReader(TotalRow)
 
@@ -142,14 +171,15 @@ class BudgetStore(StoreModule):
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many runs wait for each budget; counted up to 1,000."""
-        return dict(self._execute("read", "count_budget_waiters"))
+        return dict(_WAITING_ROWS.read_all(self._execute("read", "count_budget_waiters")))
 
     def spending(self, runs: Sequence[str]) -> dict[str, dict[str, int]]:
         """Return what runs have spent, by run and name of the budget, whatever the budgets are per."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for chunk in in_chunks(runs):
-            for run, name, total in self._execute("read", "read_spending", rows=id_rows(chunk)):
-                found[str(run)][name] = total
+            rows = self._execute("read", "read_spending", rows=id_rows(chunk))
+            for row in _RUN_ROWS.read_all((str(run), *rest) for run, *rest in rows):
+                found[row.run][row.name] = row.total
         return found
 
 
@@ -320,22 +350,23 @@ def _wake(tx: Tx, name: str) -> tuple[int, bool]:
     """
     if name not in lock_budgets(tx, [name]):
         return 0, False
-    found = tx.execute("find_budget_waiters", name=name)
+    rows_found = tx.execute("find_budget_waiters", name=name)
+    found = _WAITER_ROWS.read_all((str(run), *rest) for run, *rest in rows_found)
     picked, more = found[:MAX_WOKEN_RUNS], len(found) > MAX_WOKEN_RUNS
-    runs = lock_runs(tx, (str(row[0]) for row in picked))
+    runs = lock_runs(tx, (row.run for row in picked))
     rows, entries = [], []
-    for run, generation, key, _, bound, by in picked:
-        rows.append({"run": str(run), "generation": generation, "key": key, "outcome": "event", "value": None})
-        locked = runs.get(str(run))
-        if locked is not None and locked.state not in FINAL_STATES and locked.generation == generation:
-            data = {"budget": name, "limit": _text(bound)} | ({"by": by} if by else {})
+    for row in picked:
+        rows.append({"run": row.run, "generation": row.generation, "key": row.key, "outcome": "event", "value": None})
+        locked = runs.get(row.run)
+        if locked is not None and locked.state not in FINAL_STATES and locked.generation == row.generation:
+            data = {"budget": name, "limit": _text(row.bound)} | ({"by": row.set_by} if row.set_by else {})
             entries.append((locked.id, locked.attempt, "budget_raised", None, msgspec.json.encode(data).decode()))
     if rows:
         resolve_waits(tx, rows)
         _add_history(tx, entries)
         wake_runs(tx, [id for id, run in runs.items() if run.state == "waiting"])
     if not more:
-        if counters := sorted({row[3] for row in picked}):
+        if counters := sorted({row.counter for row in picked}):
             tx.execute("clear_waiting", rows=json_rows({"counter": counter} for counter in counters))
         tx.execute("clear_budget_check", name=name)
     tx.counts_ready_runs = True
