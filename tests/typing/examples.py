@@ -14,6 +14,7 @@ from holdfast import (
     BatchFailed,
     Context,
     Holdfast,
+    Published,
     Request,
     Retry,
     Run,
@@ -94,6 +95,9 @@ async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
     assert_type(await ctx.wait_for("paid", 60, type=Receipt), Receipt)
     assert_type(await ctx.wait_for("paid", type=int | None), int | None)
     assert_type(await ctx.receive("note", type=list[str]), list[str])
+    assert_type(await ctx.next("orders.paid", {"id": 17}, type=Receipt), Receipt)
+    assert_type(await ctx.next("orders.paid", timeout=60), Any)
+    assert_type(await ctx.publish("orders.paid", 17), Published)
     assert_type(await ctx.emit("paid", {"by": "card"}), bool)
 
     ask = await ctx.receive_ask("add", type=Order)
@@ -140,6 +144,8 @@ def stroll(ctx: SyncContext, days: int) -> str:
     assert_type(ctx.wait_for("paid", type=Receipt), Receipt)
     assert_type(ctx.gate("approve", type=Receipt), Receipt)
     assert_type(ctx.receive("note"), Any)
+    assert_type(ctx.next("orders.paid", type=Receipt), Receipt)
+    assert_type(ctx.publish("orders.paid"), Published)
     assert_type(ctx.emit("paid"), bool)
     assert_type(ctx.receive_ask("add", type=Order), SyncAsk[Order])
     assert_type(ctx.receive_ask("add", type=Order).payload, Order)
