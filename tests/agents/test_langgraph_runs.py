@@ -174,6 +174,7 @@ async def spend_task(ctx: Context) -> None:
     await run_graph(ctx, spending_graph(), {"messages": [], "turns": []}, budget="usd", prices=PRICES)
 
 
+@pytest.mark.slow
 @crash_at_every_step(unrecorded=False)
 def test_a_crash_at_any_write_counts_the_usage_of_models_once(kit: Kit):
     run = spend_task.enqueue()

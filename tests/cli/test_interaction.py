@@ -1,12 +1,13 @@
-"""`ask` and `values`: talk to a running function from the command line."""
+"""`ask`, `values` and `stream`: talk to a running function from the command line."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from holdfast import AskRejected, Context, Holdfast
+from holdfast import AskRejected, Context, Holdfast, Retry
 
 
 @pytest.fixture
@@ -56,3 +57,33 @@ def test_a_run_is_asked_from_the_command_line_and_shows_its_values(shell, counte
     run.cancel()
     ended = shell("ask", id, "add", "1", "--url", url)
     assert (ended.exit_code, "only unfinished runs answer asks" in ended.stderr) == (2, True)
+
+
+def test_the_stream_of_a_run_is_printed_and_followed(shell, database_url):
+    with Holdfast(database_url) as app:
+        calls = []
+
+        @app.task(name="tell")
+        async def tell(ctx: Context) -> None:
+            async def story() -> None:
+                calls.append(1)
+                await ctx.write("Once ")
+                if len(calls) == 1:
+                    raise ConnectionError
+                await ctx.write("upon\x1b[31m a time")
+
+            await ctx.write({"title": "A"})
+            await ctx.step(story, name="story", retry=Retry(max_attempts=2, delay=0))
+
+        run = tell.enqueue()
+        app.worker().drain()
+        id = str(run.id)
+        printed = shell("stream", id, "--url", database_url).stdout
+        assert printed == '{"title": "A"}\nOnce upon\\x1b[31m a time\n'
+        followed = shell("stream", id, "--follow", "--url", database_url)
+        assert followed.stdout == '{"title": "A"}\nOnce \nOnce upon\\x1b[31m a time\n'
+        assert followed.stderr == "step story starts again\n"
+        chunks = shell("stream", id, "--follow", "--json", "--after", "2", "--url", database_url).stdout.splitlines()
+        assert [json.loads(line)["id"] for line in chunks] == [3, 4]
+        first = json.loads(chunks[0])
+        assert first["reset"] == {"after": 0, "before": 3, "step": first["step"], "everything": False}

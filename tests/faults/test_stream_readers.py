@@ -46,7 +46,7 @@ def test_readers_have_the_transcript_although_the_worker_is_killed(processes, da
     token = secrets.token_hex(32)
     app = Holdfast(database_url)
     app.store.prepare()
-    dashboard, base = start_dashboard(processes, database_url, token)
+    _, base = start_dashboard(processes, database_url, token)
     worker = processes.start(APPS / "speech.py", database_url)
     run = app.remote("speak").enqueue(2, 25, 0.02)
     readers = [SocketReader(base, str(run.id), token, f"10.0.0.{n}", random.Random(n)) for n in range(12)]

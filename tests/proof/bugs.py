@@ -365,17 +365,17 @@ BUGS = (
         test="tests/limits/test_step_limits.py::test_a_weighted_step_takes_its_cost_and_adjusts_it_once",
     ),
     sql(
-        "message-lost", "a subscription ends at once when its workers restart", "list_subscriptions",
+        "topic-lost", "a subscription ends at once when its workers restart", "list_subscriptions",
         "orphaned = 0 or orphaned_at > {now} - cast(:absence as bigint)", "orphaned = 0 and :absence > 0",
         test="tests/store/test_topics.py::test_no_message_is_lost_while_the_workers_of_a_subscription_restart",
     ),
     code(
-        "message-twice", "a subscriber gets a message twice", topics,
+        "topic-twice", "a subscriber gets a message twice", topics,
         "insert_runs", _insert_runs_twice,
         test="tests/store/test_topics.py::test_each_subscribing_task_gets_one_run",
     ),
     sql(
-        "message-repeated", "a publish whose response was lost is repeated", "find_publication",
+        "topic-repeated", "a publish whose response was lost is repeated", "find_publication",
         "where id", "where 1 = 0 and id",
         test="tests/store/test_topics.py::test_a_repeated_transaction_publishes_once",
     ),

@@ -17,7 +17,9 @@ from tests.proof.replica import Replica
 from tests.proof.virtual_time import EPOCH_US, Clock
 from tests.proof.workload import SimulatedTasks
 
-KEPT_TABLES = ("holdfast_meta", "holdfast_lanes", "holdfast_limit_settings", "holdfast_budgets")
+KEPT_TABLES = (
+    "holdfast_meta", "holdfast_lanes", "holdfast_limit_settings", "holdfast_budgets", "holdfast_subscriptions",
+)  # fmt: skip
 MAX_PROCESSES = 5
 """Maximum number of simultaneous worker processes, including those that have just died."""
 
@@ -94,8 +96,10 @@ class Environment:
             (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in limits
         )
         self.client.store.budgets.declare(self.app.registry.budgets)
+        self.client.store.topics.declare_new(*self.app._client.subscriptions())
         for task in self.tasks.jobs:
             task.enqueue("warm", 0, 0)
+        self.tasks.heard.enqueue("warm")
         self.tasks.child.enqueue("warm")
         self.tasks.broken.enqueue("warm")
         self.tasks.culprit.enqueue("warm", 0)

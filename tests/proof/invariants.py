@@ -70,6 +70,7 @@ class InvariantChecker:
         if any(change.table in ("runs", "limits", "step_permits") for change in changes):
             violations += self._permits(changes)
             violations += _hooks(changes)
+            violations += _published(changes)
             violations += self._graphs(changes)
         return violations
 
@@ -496,6 +497,20 @@ def _hooks(changes: list[Change]) -> Iterator[str]:
     for id in sorted(ended.keys() | told.keys()):
         if ended[id] != told[id]:
             yield f"run {id} ended {ended[id]} times, and {told[id]} hooks were enqueued with that"
+
+
+def _published(changes: list[Change]) -> Iterator[str]:
+    """Compare the messages that a transaction publishes with the runs of the subscriber and the checkpoints."""
+    new = [(change.table, change.new) for change in changes if change.old is None and change.new is not None]
+    stored = Counter(str(row["id"]) for table, row in new if table == "publications")
+    created = Counter(
+        msgspec.json.decode(row["options"])["published"]["message"]
+        for table, row in new
+        if table == "runs" and '"published"' in (row["options"] or "")
+    )
+    for id in sorted(stored.keys() | created.keys()):
+        if not stored[id] == created[id] == 1:
+            yield f"message {id} was published {stored[id]} times and created {created[id]} runs"
 
 
 def is_claim(change: Change) -> bool:

@@ -33,6 +33,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "pauses": ("kind", "name"),
     "metadata": ("run", "name"),
     "run_values": ("run", "name"),
+    "publications": ("id",),
     "effects": ("run", "name", "n"),
 }
 """The replicated tables and their keys."""

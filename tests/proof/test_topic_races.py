@@ -21,7 +21,7 @@ def test_no_deploy_loses_or_repeats_a_message(memory_harness):
 
 
 def test_a_message_that_is_lost_in_a_deploy_is_caught():
-    with BY_NAME["message-lost"].planted():
+    with BY_NAME["topic-lost"].planted():
         harness = StoreHarness("sqlite:///:memory:")
         with pytest.raises(AssertionError, match="lost in a deploy"):
             race(harness, 1, 2000)
@@ -29,7 +29,7 @@ def test_a_message_that_is_lost_in_a_deploy_is_caught():
 
 
 def test_a_message_that_a_subscriber_gets_twice_is_caught():
-    with BY_NAME["message-twice"].planted():
+    with BY_NAME["topic-twice"].planted():
         harness = StoreHarness("sqlite:///:memory:")
         with pytest.raises(AssertionError, match="twice"):
             race(harness, 1, 300)

@@ -36,10 +36,12 @@ SIDE = "side"
 """A queue with slots of its own whose runs only some workers may execute, and with priority aging."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set", "spend", "paid")
+MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set", "spend", "paid", "publish")
 ALONE = ("give up",)
 """Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
-DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited", "annotate", "set")
+DURABLE = (
+    "step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited", "annotate", "set", "publish",
+)  # fmt: skip
 """Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
 
@@ -163,6 +165,11 @@ class SimulatedTasks:
             await loop.create_future()  # the loop is dead, so this never returns
             return name
 
+        @task(name="heard", on="news")
+        async def heard(name: str) -> str:
+            return name
+
+        self.heard = heard
         self._declare_side(app)
         self.culprit = culprit
         self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
@@ -433,6 +440,9 @@ class ProgramRunner:
 
     async def do_emit(self, name: str, turns: int, event: str) -> Any:
         return await self.ctx.emit(event, f"by {name}")
+
+    async def do_publish(self, name: str, turns: int, event: str) -> Any:
+        return self.expect(1, (await self.ctx.publish("news", name)).runs)
 
     async def do_undo(self, name: str, turns: int, event: str) -> Any:
         return self.expect(name, await self.ctx.options(undo=self.undo).step(self.step, name, turns))

@@ -147,6 +147,20 @@ COUNTERS = {
         {"place": f'["one","{n}"]', "name": "one", "used": 1, "log": "[]", "number": 1} for n in range(0, 500, 5)
     )
 }
+SPENDING = {
+    "rows": json_rows(
+        {
+            "counter": f'["usd","run","{id}"]',
+            "name": "usd",
+            "per": "run",
+            "key": id,
+            "run": id,
+            "amount": 1,
+            "waiting": 0,
+        }
+        for id in IDS
+    )
+}
 CLAIMING = {
     "sum": 1, "priority": 0, "turn": 0, "seq": 1000,
     "ranges": json_rows([ScanRange(1), ScanRange(2, 5, 5, 0, 1000), ScanRange(2, ABOVE_ALL_PRIORITIES, 0, 0, 1000)]),
@@ -186,6 +200,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "pick_limited": ({}, "holdfast_runs_ready"),
     "lock_counters": (COUNTERS, None),
     "store_counters": (COUNTERS, None),
+    "add_spending": (SPENDING, None),
     "return_permits": (COUNTERS, None),
     "claim_admitted": ({"at": NOW}, "runs_pkey"),
     "read_admitted": ({}, None),

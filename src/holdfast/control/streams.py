@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.control.interaction import InteractionControl, ValueInfo
 from holdfast.control.runs import RunControl
@@ -58,13 +59,13 @@ class StreamControl:
         found = self._store.queries.chunks(str(id), self._reader.row(id).tenant, after, MAX_PAGE_BYTES)
         return [_info(chunk) for chunk in found]
 
-    def transcript(self, id: UUID, after: int = 0) -> list[ChunkInfo]:
-        """Return all that a run has written and that still counts."""
+    def transcript(self, id: UUID, after: int = 0, show: Callable[[Any], Any] = lambda data: data) -> list[ChunkInfo]:
+        """Return all that a run has written and that still counts. `show` may shorten the data."""
         kept: list[ChunkInfo] = []
         while page := self.chunks(id, after):
             for chunk in page:
                 kept = kept if chunk.reset is None else [each for each in kept if not drops(chunk.reset, each)]
-                kept.append(chunk)
+                kept.append(replace(chunk, data=show(chunk.data)))
             after = page[-1].id
         return kept
 

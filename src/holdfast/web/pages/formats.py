@@ -22,6 +22,8 @@ MAX_CHARS = 200_000
 """Longer values are truncated."""
 MAX_LINE_CHARS = 100
 """Arguments in tables are truncated to this."""
+MAX_CHUNK_CHARS = 4000
+"""Longer chunks are truncated on the page of a run."""
 
 
 _RUN_ID = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})")
@@ -59,6 +61,12 @@ def json_text(value: Any) -> JsonText:
         return JsonText(text[:MAX_CHARS], True, len(data), len(text) > MAX_CHARS)
     text = json.dumps(msgspec.json.decode(data), indent=2, ensure_ascii=False)
     return JsonText(text[:MAX_CHARS], len(text) > FOLD_CHARS, len(text), len(text) > MAX_CHARS)
+
+
+def chunk_text(data: Any) -> str:
+    """Format a chunk of a stream: a text as it is, other values as JSON on a line of their own. Long ones are cut."""
+    text = data if isinstance(data, str) else msgspec.json.encode(data, enc_hook=str).decode() + "\n"
+    return text if len(text) <= MAX_CHUNK_CHARS else f"{text[:MAX_CHUNK_CHARS]}…"
 
 
 def short_json(value: Any, longest: int = 80) -> str:

@@ -21,6 +21,7 @@ from holdfast.model.metadata import parse_metadata
 from holdfast.model.names import MAX_KEY_CHARS
 from holdfast.model.run import FINAL_STATES, Page, RunInfo
 from holdfast.web.api.runs import run_batches
+from holdfast.web.pages.formats import chunk_text
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.node_table import build_node_table, group_address
 from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec, parse_json, parse_time
@@ -34,6 +35,8 @@ TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
 MAX_HISTORY = 200
 MAX_LOG_LINES = 200
+MAX_CHUNKS = 500
+"""How many of the last chunks the page of a run has."""
 MAX_DRAWN_NODES = 10_000
 """Of larger graphs, the page has only the table, whose nodes are read page by page."""
 BULK_ACTIONS = ("cancel", "retry")
@@ -136,9 +139,27 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "may_cancel": unfinished and (details.kind != "gate" or request.principal.can_approve),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
+        "output": _output(request, info, details.kind),
         "logs": request.control.runs.logs(info.id, tail=MAX_LOG_LINES) if details.kind == "task" else None,
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
     } | _reasons(request, info)
+
+
+def _output(request: PageRequest, info: RunInfo[Any], kind: str) -> dict[str, Any] | None:
+    """Return the end of what a run has written, and where its stream goes on."""
+    last = request.control.streams.last(info.id) if kind == "task" else 0
+    unfinished = kind == "task" and info.state not in FINAL_STATES
+    if not last and not unfinished:
+        return None
+    first = max(last - MAX_CHUNKS, 0)
+    chunks = request.control.streams.transcript(info.id, first, chunk_text)[-MAX_CHUNKS:]
+    after = chunks[-1].id if chunks else last
+    return {
+        "chunks": chunks,
+        "omitted": first,
+        "after": after,
+        "follow": f"/api/v1/runs/{info.id}/stream" if unfinished else None,
+    }
 
 
 def _retry_preview(request: PageRequest, details: RunDetails) -> RetryPreview | None:
