@@ -58,6 +58,7 @@ TARGETS = (
     Target("continuations", None, "graph node", HOLDFAST, 2, to_metric="step", at_most=True),
     Target("continuations", None, "result", HOLDFAST, 3, to_metric="step", at_most=True),
     Target("continuations", None, "emit to wake", HOLDFAST, 3, to_metric="step", at_most=True),
+    Target("continuations", None, "ask", HOLDFAST, 4, to_metric="step", at_most=True),
     Target("continuations", None, "child call", "dbos", 0.4, at_most=True),
     Target("continuations", None, "message", "dbos", 0.33, at_most=True),
     Target("continuations", None, "result", "dbos", 0.67, at_most=True),

@@ -30,7 +30,7 @@ STEP = "step"
 CHILD_CALL, SPAWN_JOIN, GATHER, MAP = "child call", "spawn and join", "gather of calls", "map"
 MOVE, NODE = "machine move", "graph node"
 RESULT, ASYNC_RESULT, OTHER_PROCESS_RESULT = "result", "result, async caller", "result from another process"
-WAKE, MESSAGE, SLEEP = "emit to wake", "message", "sleep of 10 ms"
+WAKE, MESSAGE, ASK, SLEEP = "emit to wake", "message", "ask", "sleep of 10 ms"
 WARM_UP = 10
 TIMEOUT_S = 600.0
 SLEEP_S = 0.01
@@ -43,7 +43,7 @@ class Continuations(Benchmark):
     """Measures all operations in one child process per repetition."""
 
     name = "continuations"
-    purpose = "milliseconds until work continues: children, moves, nodes, results, events, messages"
+    purpose = "milliseconds until work continues: children, moves, nodes, results, events, messages, asks"
     unit = "ms"
     count = 200
     quick_count = 10
@@ -102,6 +102,7 @@ class Operations:
 
         self.job = job
         self.waits, self.receives = _add_receivers(app, self.received)
+        self.serves = _add_server(app)
         machine = app.machine("bench.machine", Walk)
         self._run: dict[str, Callable[[int], Any]] = {
             **{name: task.enqueue for name, task in (_add_sequences(app, job) | _add_groups(app, job)).items()},
@@ -110,6 +111,7 @@ class Operations:
         }
         self._measure: dict[str, Callable[[int], float]] = {
             RESULT: self._result, ASYNC_RESULT: self._async_result, WAKE: self._wake, MESSAGE: self._message,
+            ASK: self._ask,
         }  # fmt: skip
 
     def measure(self, name: str, count: int) -> float:
@@ -161,6 +163,18 @@ class Operations:
         median = self._time_receipts(count, lambda number: run.send("go", number))
         run.result()
         return median
+
+    def _ask(self, count: int) -> float:
+        """Return the median seconds from a call of `run.ask` until it returns the reply."""
+        run = self.serves.enqueue()
+        times = []
+        for number in range(count):
+            started = time.perf_counter()
+            run.ask("add", number)
+            times.append(time.perf_counter() - started)
+        run.ask("close")
+        run.result()
+        return statistics.median(times)
 
     def _time_receipts(self, count: int, send: Callable[[int], Any]) -> float:
         """Return the median seconds from a call of `send` until the waiting function has received what was sent."""
@@ -235,6 +249,23 @@ def _add_receivers(app: Holdfast, received: SimpleQueue[int]) -> tuple[Task[[int
     return waits, receives
 
 
+def _add_server(app: Holdfast) -> Task[[], int]:
+    """Add the function that answers asks with the sum of their numbers."""
+
+    @app.task(name="bench.serves")
+    async def serves(ctx: Context) -> int:
+        total = 0
+
+        def add(number: int) -> int:
+            nonlocal total
+            total += number
+            return total
+
+        return await ctx.serve(add=add, close=lambda: ctx.stop(total))
+
+    return serves
+
+
 async def _median_seconds(count: int, operation: Callable[[int], Awaitable[Any]]) -> float:
     times = []
     for number in range(count):
@@ -249,7 +280,7 @@ def measure_operations(url: str, count: int) -> Metrics:
     operations = Operations(url)
     counts = {
         STEP: count, CHILD_CALL: count, MOVE: count, NODE: count, RESULT: count, ASYNC_RESULT: count, WAKE: count,
-        MESSAGE: count, SLEEP: count, SPAWN_JOIN: CHILDREN_FACTOR * count, GATHER: GATHER_FACTOR * count,
+        MESSAGE: count, ASK: count, SLEEP: count, SPAWN_JOIN: CHILDREN_FACTOR * count, GATHER: GATHER_FACTOR * count,
         MAP: CHILDREN_FACTOR * count,
     }  # fmt: skip
     with operations.app, operations.app.worker(concurrency=CONCURRENCY):
