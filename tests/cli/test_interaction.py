@@ -38,8 +38,8 @@ def test_a_run_is_asked_from_the_command_line_and_shows_its_values(shell, counte
     assert shell("values", id, "--url", url).stderr == "the run has set no values\n"
     late = shell("ask", id, "add", "1", "--key", "k", "--timeout", "0", "--url", url)
     assert (late.exit_code, late.stdout) == (1, "")
-    again = f"holdfast ask {id} add --key k"
-    assert late.stderr == f"no answer within 0 s; ask again with the same payload and key to get it: {again}\n"
+    again = f"holdfast ask {id} add PAYLOAD --key k"
+    assert late.stderr == f"no answer within 0 s; to get it, ask again with the same key and payload: {again}\n"
     assert "asks" in shell("show", id, "--url", url).stdout
     with app.worker():
         assert shell("ask", id, "add", "1", "--key", "k", "--url", url).stdout == '{"total": 1}\n'

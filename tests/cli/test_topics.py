@@ -55,6 +55,11 @@ def test_topics_lists_what_is_subscribed_published_and_awaited(shell, shop):
     assert [each["payload"] for each in only["messages"]] == [{"id": 8, "country": "NO"}]
     assert shell.json("topics", "stock.low", "--url", url)["subscriptions"] == []
     assert shell.json("topics", "--tenant", "acme", "--url", url)["messages"] == []
+    nothing = shell("topics", "orderz", "--url", url)
+    assert "nothing was published to orderz" in nothing.stdout + nothing.stderr
+    assert "no task subscribes to orderz" in nothing.stdout + nothing.stderr
+    extra = shell("topics", "orders.paid", "stock.low", "--url", url)
+    assert "argument (stock.low). See `" in extra.stderr
 
 
 def test_why_and_show_name_the_awaited_message_and_what_was_set_aside(shell, shop):

@@ -22,7 +22,7 @@ from holdfast import (
     SyncContext,
     WaitTimeout,
 )
-from holdfast.errors import BadMessage, ConfigError, RunFinished, TaskError
+from holdfast.errors import BadMessage, ConfigError, PayloadError, RunFinished, TaskError
 from tests.support.asks import ask_in_thread, send_ask
 from tests.support.durable import drain, state
 from tests.support.history_queries import fetch
@@ -77,6 +77,10 @@ def test_a_function_serves_asks_in_order_with_local_variables_as_its_state(app, 
     early = [send_ask(run, "add", Item("rope", 2)), send_ask(run, "total"), send_ask(run, "add", Item("hook"))]
     with app.worker(max_resident=max_resident):
         assert run.ask("total", timeout=20, type=int) == 3
+        with pytest.raises(
+            PayloadError, match=f"the reply of run {run.id} to ask 'total': the JSON can't be decoded as"
+        ):
+            run.ask("total", timeout=20, type=str)
         assert [run.ask(name, payload, key=key, timeout=20) for name, payload, key in zip(
             ("add", "total", "add"), (Item("rope", 2), None, Item("hook")), early, strict=True
         )] == [1, 2, 2], "asks that came before the run began, in order of arrival"  # fmt: skip

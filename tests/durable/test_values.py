@@ -58,8 +58,10 @@ def test_values_have_types(app):
     assert run.get("phase", type=Phase) == Phase("packing", 3)
     assert asyncio.run(run.aget("phase", type=Phase)) == Phase("packing", 3)
     assert asyncio.run(run.avalues()) == {"phase": {"name": "packing", "done": 3}}
-    with pytest.raises(PayloadError, match="can't be decoded as int"):
+    with pytest.raises(PayloadError, match=f"the value 'phase' of run {run.id}: the JSON can't be decoded as int"):
         run.get("phase", type=int)
+    with pytest.raises(PayloadError, match=f"the value 'phase' of run {run.id}"):
+        next(iter(run.watch("phase", type=int)))
     with pytest.raises(ConfigError, match="name of a value must not be empty"):
         run.get("")
 

@@ -156,15 +156,16 @@ def ask(
     elif found.state == "replied":
         show_line(json.dumps(found.reply, ensure_ascii=False))
     else:
-        note(_failure(found, timeout))
+        note(_failure(found, given_payload, timeout))
     return 0 if found.state == "replied" else FAILED
 
 
-def _failure(ask: AskInfo, timeout: float) -> str:
+def _failure(ask: AskInfo, given_payload: str | None, timeout: float) -> str:
     if ask.state == "rejected":
         text = error_text(ask.type, ask.reason or "") if ask.type else ask.reason
         return f"rejected: {text}" + ("" if ask.data is None else f"  {plain(ask.data)}")
     if ask.state == "run_finished":
         return f"run {ask.run} finished without answering"
-    again = f"holdfast ask {ask.run} {ask.name} --key {ask.key}"
-    return f"no answer within {timeout:g} s; ask again with the same payload and key to get it: {again}"
+    place = "" if given_payload is None else " PAYLOAD"
+    again = f"holdfast ask {ask.run} {ask.name}{place} --key {ask.key}"
+    return f"no answer within {timeout:g} s; to get it, ask again with the same key and payload: {again}"

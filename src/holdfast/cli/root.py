@@ -104,7 +104,7 @@ def describe(error: Exception) -> tuple[str, int]:
     """Return the line to print for an error, and the exit code."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "holdfast"
-        return f"{command}: {_one_line(error.format_message())} See `{command} --help`.", USAGE
+        return f"{command}: {_sentence(_one_line(error.format_message()))} See `{command} --help`.", USAGE
     if isinstance(error, click.ClickException):
         return f"holdfast: {_one_line(error.format_message())}", error.exit_code
     if isinstance(error, RunFailed | RunCancelled | ResultTimeout):
@@ -117,6 +117,10 @@ def describe(error: Exception) -> tuple[str, int]:
 
 def _one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _escape_unencodable() -> None:

@@ -101,15 +101,15 @@ def topics(shared: SharedOptions, topic: str | None, tenant: str | None, limit: 
     if shared.json:
         show_json(found)
         return
-    _show(found)
+    _show(found, topic)
 
 
-def _show(found: TopicDetails) -> None:
-    show_table(TOPIC_COLUMNS, [_topic_row(each) for each in found.topics], "nothing was published")
+def _show(found: TopicDetails, topic: str | None) -> None:
+    nothing = f"nothing was published to {topic}" if topic else "nothing was published"
+    show_table(TOPIC_COLUMNS, [_topic_row(each) for each in found.topics], nothing)
     show_line("")
-    show_table(
-        SUBSCRIPTION_COLUMNS, [_subscription_row(each) for each in found.subscriptions], "no task subscribes to a topic"
-    )
+    nobody = f"no task subscribes to {topic or 'a topic'}"
+    show_table(SUBSCRIPTION_COLUMNS, [_subscription_row(each) for each in found.subscriptions], nobody)
     if found.functions:
         show_line("")
         show_table(FUNCTION_COLUMNS, [_function_row(each) for each in found.functions], "")

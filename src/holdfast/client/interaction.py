@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.client.results import PollBackoff
 from holdfast.client.streams import Follower, RunFollowers, set_from_thread
-from holdfast.errors import AskTimeout, ResultTimeout, RunFinished, RunNotFound, StoreUnavailable
+from holdfast.errors import AskTimeout, PayloadError, ResultTimeout, RunFinished, RunNotFound, StoreUnavailable
 from holdfast.model.asks import decode_rejection
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
@@ -138,19 +138,19 @@ class RunInteraction:
 
     def values(self, id: UUID) -> dict[str, Any]:
         """Return all values of a run by name."""
-        return {name: decode_value(value.text) for name, value in self._read(id).values.items()}
+        return {name: _decode_value_of(id, name, value, None) for name, value in self._read(id).values.items()}
 
     def get(self, id: UUID, name: str, default: Any, type: Any, wait: bool, timeout: Duration | None) -> Any:
         """Return a value of a run, or the default if it isn't set; with `wait`, wait until it is."""
         name, kind = check_name(name, "the name of a value"), payload_type(type, "get: type=")
         if not wait:
             found = self._read(id, name).values.get(name)
-            return default if found is None else decode_value(found.text, kind or Any)
+            return default if found is None else _decode_value_of(id, name, found, kind)
         try:
             value = self._wait(ValueFollower(id, name), lambda: self._set_value(id, name), PollBackoff(id, timeout))
         except ResultTimeout:
             raise _not_set(id, name, timeout) from None
-        return decode_value(value.text, kind or Any)
+        return _decode_value_of(id, name, value, kind)
 
     async def aget(self, id: UUID, name: str, default: Any, type: Any, wait: bool, timeout: Duration | None) -> Any:
         """Do the same in a coroutine."""
@@ -162,24 +162,24 @@ class RunInteraction:
             value = await self._await(follower, lambda: self._set_value(id, name), backoff)
         except ResultTimeout:
             raise _not_set(id, name, timeout) from None
-        return decode_value(value.text, kind or Any)
+        return _decode_value_of(id, name, value, kind)
 
     def watch(self, id: UUID, name: str, type: Any) -> Iterator[Any]:
         """Yield a value of a run whenever it has changed, until the run ends."""
         follower, read, kind = self._watching(id, name, type)
         while (value := self._wait(follower, read, PollBackoff(id, None))) is not _ENDED:
             follower.after = value.version
-            yield decode_value(value.text, kind)
+            yield _decode_value_of(id, name, value, kind)
 
     async def awatch(self, id: UUID, name: str, type: Any) -> AsyncIterator[Any]:
         """Yield a value of a run whenever it has changed, until the run ends."""
         follower, read, kind = self._watching(id, name, type)
         while (value := await self._await(follower, read, PollBackoff(id, None))) is not _ENDED:
             follower.after = value.version
-            yield decode_value(value.text, kind)
+            yield _decode_value_of(id, name, value, kind)
 
     def _watching(self, id: UUID, name: str, type: Any) -> tuple[ValueFollower, Callable[[], StoredValue | None], Any]:
-        kind = payload_type(type, "watch: type=") or Any
+        kind = payload_type(type, "watch: type=")
         follower = ValueFollower(id, check_name(name, "the name of a value"))
 
         def read() -> StoredValue | None:
@@ -288,4 +288,15 @@ def _seconds(timeout: Duration | None) -> str:
 def _reply(ask: SentAsk, answer: StoredAnswer, kind: Any) -> Any:
     if answer.answer == "rejected":
         raise decode_rejection(answer.text).error(ask.name, str(ask.run))
-    return decode_value(answer.text, kind or Any)
+    return _decode(answer.text, kind, f"the reply of run {ask.run} to ask {ask.name!r}")
+
+
+def _decode_value_of(id: UUID, name: str, value: StoredValue, kind: Any) -> Any:
+    return _decode(value.text, kind, f"the value {name!r} of run {id}")
+
+
+def _decode(text: str, kind: Any, what: str) -> Any:
+    try:
+        return decode_value(text, kind or Any)
+    except PayloadError as error:
+        raise type(error)(f"{what}: {error}") from error

@@ -192,7 +192,7 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         if text[:1] in ("~", b"~"):
             raise unreadable_error(text) from error
-        raise PayloadError(f"the stored JSON can't be decoded as {_kind_name(kind)}: {error}") from error
+        raise PayloadError(f"the JSON can't be decoded as {_kind_name(kind)}: {error}") from error
     except TypeError:
         if isinstance(text, UnreadableText):  # msgspec accepts no subclasses of str
             raise text.error from None
@@ -246,7 +246,7 @@ def json_for_display(text: str) -> msgspec.Raw:
     try:
         return _decode_raw(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise PayloadError(f"the stored JSON can't be decoded: {error}") from error
+        raise PayloadError(f"the JSON can't be decoded: {error}") from error
 
 
 def canonical(value: Any, what: str = "the value") -> str:
