@@ -115,7 +115,7 @@ class SimulatedTasks:
 
     observer: TaskObserver
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Holdfast) -> None:  # noqa: C901 - a list of tasks
         self.app = app
         app.limit("few", concurrency=2)
         app.limit("slow", rate="3/s")

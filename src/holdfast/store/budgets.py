@@ -63,7 +63,7 @@ class SpentRow(NamedTuple):
     bound: int | None
 
 
-class WaiterRow(NamedTuple):
+class BudgetWaiterRow(NamedTuple):
     """A wait for a counter that has room again: what is allowed now, and who has set that."""
 
     run: str
@@ -90,7 +90,7 @@ class WaitingRow(NamedTuple):
 
 
 _BUDGET_ROWS = RowReader(BudgetRow)
-_WAITER_ROWS = RowReader(WaiterRow)
+_WAITER_ROWS = RowReader(BudgetWaiterRow)
 _RUN_ROWS = RowReader(RunSpendingRow)
 _WAITING_ROWS = RowReader(WaitingRow)
 _SPENT_ROWS = RowReader(SpentRow)
