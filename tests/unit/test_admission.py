@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadArguments, ConfigError
+from holdfast.policy import admission
 from holdfast.policy.admission import LimitCounter, Permit, Rate, admit, check_cost, parse_rate
 
 SECOND = 1_000_000
@@ -94,17 +95,19 @@ def test_no_window_exceeds_its_weighted_rate(most, asked):
         assert not left or in_window + left[0] > most or left[0] > most, "the rate isn't used up although a run waits"
 
 
-def test_a_long_log_is_shortened_without_exceeding_the_rate():
-    counter = LimitCounter(rate=Rate(20_000, SECOND), weighted=True)
+def test_a_long_log_is_shortened_without_exceeding_the_rate(monkeypatch):
+    monkeypatch.setattr(admission, "MAX_EXACT_STARTS", 1000)
+    monkeypatch.setattr(admission, "MAX_LOG_ENTRIES", 200)
+    counter = LimitCounter(rate=Rate(2_000, SECOND), weighted=True)
     starts = []
-    for now in range(0, 3 * SECOND, 100):
+    for now in range(0, 3 * SECOND, 1000):
         if counter.room(now):
             counter.take(now, 1)
             starts.append(now)
-        assert len(counter.log) <= 2000
+        assert len(counter.log) <= 200
     window = [sum(1 for start in starts if at - SECOND < start <= at) for at in range(0, 3 * SECOND, 50_000)]
-    assert max(window) <= 20_000
-    assert min(window[20:]) > 9_500, "the room isn't used"
+    assert max(window) <= 2_000
+    assert min(window[20:]) > 950, "the room isn't used"
 
 
 @pytest.mark.parametrize(
