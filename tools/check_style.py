@@ -28,8 +28,6 @@ MAX_FILE_LINES = 800
 MAX_SUBJECT_LENGTH = 72
 FIRST_CHECKED_AFTER = "1bb52aa3cfe8ec2333c355da91ac8fbff01079eb"
 """The last commit before subjects were checked."""
-PUBLISHED_UNCHECKED = ("d862da66", "addad759")
-"""Commits with subjects that are too long, which were published before it was noticed."""
 
 SUBJECT = re.compile(r"^(?:(?:fixup|squash|amend)! )?[a-z][a-z0-9 ,./_-]*: \S.*[^.\s]$")
 GENERATED_SUBJECT = re.compile(r"^(Merge|Revert) ")
@@ -124,9 +122,8 @@ def check_commit_subjects(commits: str) -> Iterator[str]:
         return
     for line in log.stdout.splitlines():
         commit, _, subject = line.partition(" ")
-        if not commit.startswith(PUBLISHED_UNCHECKED):
-            for problem in check_subject(subject):
-                yield f"{commit}: {problem}"
+        for problem in check_subject(subject):
+            yield f"{commit}: {problem}"
 
 
 def _has_whole_history() -> bool:
