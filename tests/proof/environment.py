@@ -79,6 +79,8 @@ class Environment:
             Client(process.store, self.app.registry, KeepRules(self.app._keep), self.app.telemetry, self.app.links)
             for process in self.workers
         ]
+        for client in self.clients:
+            client.app_name = self.app._client.app_name  # otherwise another app takes over the subscriptions
         self._create_lanes()
         self.replica = Replica(self.shared.apsw)
 

@@ -15,7 +15,9 @@ from tests.web.test_security import MORE, filled
 
 APPROVE = {"complete_gate", "fail_gate", "link_gate", "/gates/{id}", "/gates/{id}/link"}
 ADMINISTER = {"list_tokens", "create_token", "revoke_token", "/tokens", "/tokens/revoke"}
-ALL_TASKS = {"list_events", "emit", "clear_event", "/events", "/events/clear"}
+ALL_TASKS = {
+    "list_events", "emit", "clear_event", "/events", "/events/clear", "list_topics", "show_topic", "publish", "/topics",
+}  # fmt: skip
 
 
 def needed(name: str, method: str) -> str:
