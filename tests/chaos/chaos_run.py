@@ -89,8 +89,8 @@ class ChaosRun:
         self._database_faults = list(database.faults(random.Random(source.random()), config.lease))
         harmful_tasks = task_faults(random.Random(source.random()), self._feeder) if config.worker_faults else []
         operator = OperatorPaused(random.Random(source.random()), self._feeder, self._workload.app)
-        operators = [operator] if config.worker_faults else []
-        self._injector = FaultInjector([*worker_faults, *harmful_tasks, *operators, *self._database_faults])
+        self._operators = [operator] if config.worker_faults else []
+        self._injector = FaultInjector([*worker_faults, *harmful_tasks, *self._operators, *self._database_faults])
         self._stalls: list[tuple[float, float]] = []
 
     def run(self) -> Outcome:
@@ -118,6 +118,7 @@ class ChaosRun:
         facts.lease = self._config.lease
         planned = [window for fault in self._database_faults if fault.is_outage for window in fault.times]
         facts.windows = [*planned, *self._database.outages(), *self._stalls]
+        facts.pauses = [window for operator in self._operators for window in operator.times]
         harms = Counter(CULPRITS[line.step].harm for line in facts.lines if line.kind == "harm")
         deadly = {line.pid for line in facts.lines if line.kind == "harm" and CULPRITS[line.step].harm == KILLS}
         unexplained = [each for each in self._pool.unexpected_exits if each.process.pid not in deadly]

@@ -61,8 +61,8 @@ class Checkpoint(NamedTuple):
 class Facts:
     """All facts. Times are by the monotonic clock.
 
-    `windows` are the periods with a faulty database, `charges` the crashes that count against a run, and `attacks` the
-    faults of workers.
+    `windows` are the periods with a faulty database, `pauses` those in which an operator kept runs from starting,
+    `charges` the crashes that count against a run, and `attacks` the faults of workers.
     """
 
     lines: Sequence[Line]
@@ -73,6 +73,7 @@ class Facts:
     acknowledged: Mapping[str, str]
     kills: Sequence[Kill] = ()
     windows: Sequence[tuple[float, float]] = ()
+    pauses: Sequence[tuple[float, float]] = ()
     unexpected_exits: Sequence[str] = field(default_factory=list)
     charges: Sequence[Charge] = ()
     attacks: Sequence[Attack] = ()

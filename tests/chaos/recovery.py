@@ -18,8 +18,8 @@ RECONNECT_S = 2.0  # time in which workers reconnect to a database
 class Recovery:
     """Seconds from a kill to the next line of each run in the ledger.
 
-    `undisturbed` are those with a healthy database and no second lost worker. `isolated` are undisturbed too, but of
-    runs that had just lost another worker and therefore waited for a process of their own.
+    `undisturbed` are those with a healthy database, no pause and no second lost worker. `isolated` are undisturbed
+    too, but of runs that had just lost another worker and therefore waited for a process of their own.
     """
 
     everything: Sequence[float]
@@ -54,7 +54,8 @@ def measure(facts: Facts) -> Recovery:
         everything.append(resumed - since)
         lost_again = sum(since < at < resumed for at in lost[entry.run]) > 1
         outages = any(start < resumed and end + RECONNECT_S > since for start, end in facts.windows)
-        if lost_again or outages:
+        paused = any(start < resumed and end > since for start, end in facts.pauses)
+        if lost_again or outages or paused:
             continue
         if (entry.run, entry.n) in again:
             isolated.append(resumed - since)

@@ -385,6 +385,8 @@ def test_recovery_is_measured_from_the_kill_to_the_next_effect():
     assert measure(facts).undisturbed == [3.5]
     disturbed = measure(dataclasses.replace(facts, windows=[(101.0, 102.0)]))
     assert (disturbed.everything, disturbed.undisturbed) == ([3.5], [])
+    paused = measure(dataclasses.replace(facts, pauses=[(103.2, 104.0)]))
+    assert (paused.everything, paused.undisturbed) == ([3.5], [])
     before = Entry("r", 0, 99.0, "worker_lost", None, "host:6:x")
     isolated = measure(dataclasses.replace(facts, history=[before, crash]))
     assert (isolated.undisturbed, isolated.isolated) == ([], [3.5])
