@@ -48,7 +48,7 @@ INPUT = "input"
 INTERRUPT = "__interrupt__"
 METADATA = "__metadata__"
 EDITED = ("update", "fork")
-"""Sources of checkpoints that somebody has made with `graph.update_state`, not the graph itself."""
+"""Sources of checkpoints made with `graph.update_state`, not the graph itself."""
 MAX_SHOWN_NODES = 5
 
 
