@@ -75,6 +75,7 @@ class BenchmarkDatabase:
         lanes = self.store.lanes.ids({(QUEUE, task) for task in TASKS})
         self.lanes = {task: lane for (_, task), lane in lanes.items()}
         self._baseline = 0
+        self._used: set[int] = set()  # lanes
 
     def query(self, text: str, line: str = "client", **values: Any) -> list[Row]:
         """Execute a statement that uses the dialect's placeholders."""
@@ -96,6 +97,7 @@ class BenchmarkDatabase:
         self.settle()
 
     def enqueue(self, count: int, task: str = NOOP) -> None:
+        self._used.add(self.lanes[task])
         for first in range(0, count, CHUNK_ROWS):
             self.app.registry.get(task).enqueue_many(
                 [
@@ -105,8 +107,11 @@ class BenchmarkDatabase:
             )
 
     def has_unfinished(self) -> bool:
-        """Tell whether any run is ready or running."""
-        return self.store.claims.has_active(list(self.lanes.values()))
+        """Tell whether any run is ready or running.
+
+        Polled during measurements, so it reads only the lanes to which `enqueue` has added runs, if there are any.
+        """
+        return self.store.claims.has_active(self._used or self.lanes.values())
 
     def count_done(self) -> int:
         return self.number(COUNT_DONE)

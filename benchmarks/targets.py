@@ -62,6 +62,7 @@ TARGETS = (
     Target("continuations", None, "child call", "dbos", 0.4, at_most=True),
     Target("continuations", None, "message", "dbos", 0.33, at_most=True),
     Target("continuations", None, "result", "dbos", 0.67, at_most=True),
+    Target("agents", POSTGRES, "added", None, 3, at_most=True),
     Target("enqueue", POSTGRES, "one by one", "pgqueuer", 0.8),
     Target("enqueue", POSTGRES, "100 at once", "pgqueuer", 5, to_metric="one by one"),
     Target("enqueue", POSTGRES, "bulk", "pgqueuer", 1.0),
@@ -81,7 +82,7 @@ TARGETS = (
     Target("workers", POSTGRES, "connections of an idle worker", None, 2, at_most=True),
     Target("workers", POSTGRES, "connections of a busy worker", None, 3, at_most=True),
     Target("workers", None, "CPU of an idle worker", None, 0.3, at_most=True),
-    Target("pages", POSTGRES, None, None, 100, at_most=True),
+    Target("pages", None, None, None, 100, at_most=True),
 )
 
 

@@ -118,7 +118,7 @@ def main(chromium: str) -> None:
         fill_an_hour(url)
         app = make_app(url)
         token = Control(app.store).tokens.create("operate", None, "ada").token
-        order = app.registry.get("shop.place_order").enqueue(42)
+        order = app.registry.get("shop.place_order").options(key="order-42", metadata={"order": 42}).enqueue(42)
         failed = app.registry.get("shop.charge").enqueue(42, 9.5)
         graph = submit_graph(app)
         command = [str(Path(sys.executable).with_name("holdfast")), "dashboard", "--url", url, "--port", str(PORT)]
@@ -132,7 +132,10 @@ def main(chromium: str) -> None:
                 page.fill("input[name=token]", token)
                 page.click("button")
                 [gate] = [each for each in Control(app.store).graphs.gates(graph.id) if each.state == "waiting"]
-                take(page, "overview", "/", 1280, 720, dark=False)
+                take(page, "overview", "/", 1280, 800, dark=False)
+                take(page, "task", "/tasks/shop.charge", 1280, 800, dark=False)
+                take(page, "retry", "/bulk?verb=retry&error=declined&state=failed", 1280, 480, dark=False)
+                take(page, "phone", "/runs?state=failed#list", 390, 780, dark=True)
                 take(page, "run", f"/runs/{order.id}", 1280, 760, dark=False)
                 take(page, "failed", f"/runs/{failed.id}", 1280, 640, dark=True)
                 take(page, "graph", f"/runs/{graph.id}", 1600, 760, dark=True)

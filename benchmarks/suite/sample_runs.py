@@ -10,7 +10,6 @@ from uuid import UUID
 from benchmarks.databases import BenchmarkDatabase
 from holdfast.errors import ErrorInfo
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.codec import encode
 from holdfast.model.failure import error_to_json
 from holdfast.store.module import json_rows
 
@@ -26,17 +25,27 @@ TRACEBACK = "Traceback (most recent call last):\n" + '  File "shop/tasks.py", li
 MAX_UNFINISHED = 20_000
 """A tenth of the runs is unfinished, but not more than this."""
 
-ARGS = encode({"number": 0, "text": "hello world"}, "the arguments")
+RUNS_PER_METADATA = 100
+"""Every hundredth run has metadata, and a key."""
 NOW = "select {now}"
 RUNS = """
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, fence, attempt, max_crashes, args, result, error,
     tags, root, parent, keep, records, created_at, started_at, finished_at, expires_at)
-select cast(each.id as {uuid}), each.lane, each.tenant, 0, each.state, each.due_at, 1, 1, 3, :args,
+select cast(each.id as {uuid}), each.lane, each.tenant, 0, each.state, each.due_at, 1, 1, 3,
+    '{"number":' || each.number || ',"text":"hello world"}',
     case when each.state = 'done' then '0' end, each.error, each.tags, cast(each.parent as {uuid}),
     cast(each.parent as {uuid}), cast(:keep as bigint), 1, each.created_at, each.started_at, each.finished_at,
     each.finished_at + cast(:keep as bigint)
 from {each(:rows, id uuid, lane bigint, tenant text, state text, due_at bigint, error text, tags text, parent uuid,
-    created_at bigint, started_at bigint, finished_at bigint)}
+    created_at bigint, started_at bigint, finished_at bigint, number int)}
+"""
+METADATA = """
+insert into {schema}metadata (run, name, value)
+select cast(each.id as {uuid}), 'order', cast(each.number as text) from {each(:rows, id uuid, number int)}
+"""
+KEYS = """
+insert into {schema}keys (scope, key, digest, run, created_at)
+select 'bench', 'order-' || each.number, '', cast(each.id as {uuid}), 0 from {each(:rows, id uuid, number int)}
 """
 
 
@@ -57,7 +66,12 @@ class SampleRuns:
         rows = self._rows(size)
         for first in range(0, size, CHUNK_ROWS):
             some = [next(rows) for _ in range(min(CHUNK_ROWS, size - first))]
-            self._db.query(RUNS, args=ARGS, keep=RETENTION_US, rows=json_rows(some))
+            self._db.query(RUNS, keep=RETENTION_US, rows=json_rows(some))
+            found = [
+                {"id": row["id"], "number": row["number"]} for row in some if row["number"] % RUNS_PER_METADATA == 0
+            ]
+            for statement in (METADATA, KEYS):
+                self._db.query(statement, rows=json_rows(found))
         while self._db.store.stats.aggregate():
             pass
 
@@ -90,6 +104,7 @@ class SampleRuns:
             "tags": '["nightly","eu"]' if rng.random() < 0.01 else '["web"]',
             "parent": self.parent if number % 100 in range(1, 5) else None,
             "created_at": created,
+            "number": number,
         }
 
     def _final_state(self) -> str:

@@ -32,6 +32,7 @@ from holdfast.errors import (
     LeaseLost,
     LimitNotTaken,
     MessageNotFound,
+    MoveRefused,
     NotSerializable,
     PayloadAltered,
     PayloadError,
@@ -49,6 +50,7 @@ from holdfast.errors import (
     StepFailed,
     StepTraceback,
     StoreError,
+    StoreMoved,
     StoreReplaced,
     StoreUnavailable,
     TaskError,
@@ -59,6 +61,7 @@ from holdfast.errors import (
 from holdfast.model.batch import Batch
 from holdfast.model.budget import BudgetInfo, BudgetStatus, BudgetTotal
 from holdfast.model.clock import Clock, Duration
+from holdfast.model.filters import RunsOptions, RunSort
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
 from holdfast.model.limit import CounterInfo, LimitInfo
@@ -75,6 +78,7 @@ from holdfast.model.schedule import (
     ScheduleKind,
     ScheduleSync,
 )
+from holdfast.model.search_results import FoundRun, SearchResults
 from holdfast.model.secret import Secret
 from holdfast.model.topics import FieldValue, Published, Topic, Topics
 from holdfast.policy.schedule_timing import CatchUp
@@ -92,6 +96,7 @@ from holdfast.task.task import Request, Task
 
 if TYPE_CHECKING:
     from holdfast.client.budgets import Budgets
+    from holdfast.client.events import Events
     from holdfast.client.graphs import Gate
     from holdfast.client.limits import Limits
     from holdfast.client.schedules import Schedules
@@ -133,8 +138,10 @@ __all__ = [
     "EncryptionKeyMissing",
     "EncryptionKeysUnavailable",
     "ErrorInfo",
+    "Events",
     "Fatal",
     "FieldValue",
+    "FoundRun",
     "Gate",
     "GateRejected",
     "Graph",
@@ -159,6 +166,7 @@ __all__ = [
     "MachineSettings",
     "MessageNotFound",
     "Middleware",
+    "MoveRefused",
     "Node",
     "NotSerializable",
     "OnTimeout",
@@ -186,8 +194,10 @@ __all__ = [
     "RunIn",
     "RunInfo",
     "RunNotFound",
+    "RunSort",
     "RunStarted",
     "RunState",
+    "RunsOptions",
     "ScheduleChange",
     "ScheduleDetails",
     "ScheduleInfo",
@@ -197,11 +207,13 @@ __all__ = [
     "Schedules",
     "SchemaAhead",
     "SchemaBehind",
+    "SearchResults",
     "Secret",
     "State",
     "StepFailed",
     "StepTraceback",
     "StoreError",
+    "StoreMoved",
     "StoreReplaced",
     "StoreUnavailable",
     "StreamReset",
@@ -245,6 +257,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.budgets import Budgets
 
         return Budgets
+    if name == "Events":
+        from holdfast.client.events import Events
+
+        return Events
     if name in ("Ask", "SyncAsk"):
         from holdfast.task import interaction
 

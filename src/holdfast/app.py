@@ -20,11 +20,13 @@ from holdfast.model.batch import Batch
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
-from holdfast.model.keep import Keep, KeepRules
+from holdfast.model.filters import RunsOptions, RunSort, page_options
+from holdfast.model.keep import DEFAULT_KEEP_AUDIT, Keep, KeepRules
 from holdfast.model.names import check_name, counted, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, ContextCodec, Payloads
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.model.run_logs import LogLevel, Logs
+from holdfast.model.search_results import SearchResults
 from holdfast.model.signed_tokens import LinkSettings
 from holdfast.model.topics import Published
 from holdfast.task.conditions import Node
@@ -89,6 +91,7 @@ class Holdfast:
         keep_by_tenant: The same for the runs of some tenants. It takes precedence over `keep` of the app and of tasks.
         keep_events: How long messages of topics are kept, and an emitted event if no run waits for it. Afterwards it
             can be emitted again, and a run that waits for it waits for that. Defaults to the longer duration of `keep`.
+        keep_audit: How long entries of the audit log are kept. Defaults to a year.
         keep_keys: How long idempotency keys are kept, at least until their run has finished. Defaults to forever.
         clock: The source of time. For tests.
         name: Distinguishes this app's schedules from those of other apps in the same database. Defaults to the name of
@@ -116,6 +119,7 @@ class Holdfast:
         keep: Keep | Duration = DEFAULT_KEEP,
         keep_by_tenant: Mapping[str, Keep | Duration] | None = None,
         keep_events: Duration | None = None,
+        keep_audit: Duration = DEFAULT_KEEP_AUDIT,
         keep_keys: Duration | None = None,
         clock: Clock = database_clock,
         name: str | None = None,
@@ -131,6 +135,7 @@ class Holdfast:
         # Imported here so that `import holdfast` doesn't load the database layer.
         from holdfast.client.budgets import Budgets
         from holdfast.client.client import Client
+        from holdfast.client.events import Events
         from holdfast.client.limits import Limits
         from holdfast.client.schedules import Schedules
         from holdfast.store import Store
@@ -154,20 +159,22 @@ class Holdfast:
             for tenant, each in (keep_by_tenant or {}).items()
         }
         self._keep_events = self._keep.longest_micros if keep_events is None else to_micros(keep_events, "keep_events")
+        self._keep_audit = to_micros(keep_audit, "keep_audit")
         self._keep_keys = None if keep_keys is None else to_micros(keep_keys, "keep_keys")
         self._client = Client(self.store, self.registry, KeepRules(self._keep, by_tenant), self.telemetry, self.links)
         self._logs = Logs.of(os.environ.get("HOLDFAST_LOGS") if logs is None else logs)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
-        app_name = created_in if name is None else check_name(name, "the name of an app")
-        self._schedule_registry = ScheduleRegistry(app_name)
-        self._client.app_name = app_name
-        self.schedules = Schedules(self._client, self._schedule_registry, self.registry.load)
+        self._client.app_name = created_in if name is None else check_name(name, "the name of an app")
+        self._schedule_registry = ScheduleRegistry(self._client.app_name)
+        self.schedules = Schedules(self._client, self._schedule_registry, self.registry)
         """Create, change and inspect schedules at run time."""
         self.limits = Limits(self._client)
         """Inspect limits, and change what they allow at run time."""
         self.budgets = Budgets(self._client)
         """Inspect budgets, and change what they allow at run time."""
+        self.events = Events(self._client)
+        """Delete the emits of events."""
 
     def _bind(self, store: Store, url: str) -> None:
         """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
@@ -558,23 +565,14 @@ class Holdfast:
         return await run_in_thread(self._client.find, run_id)
 
     def runs(
-        self,
-        *,
-        state: RunState | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        tag: str | None = None,
-        key: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        error: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        paused: bool = False,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> Page:
-        """List runs, newest first, one page at a time, without their results.
+        self, *, state: RunState | None = None, task: str | None = None, queue: str | None = None,
+        tenant: str | None = None, tag: str | None = None, key: str | None = None,
+        metadata: Mapping[str, Any] | None = None, error: str | None = None, created_after: datetime | None = None,
+        created_before: datetime | None = None, finished_after: datetime | None = None,
+        finished_before: datetime | None = None, paused: bool = False, top_level: bool = False,
+        search: str | None = None, sort: RunSort = "-created", limit: int = 100, after: str | None = None,
+    ) -> Page:  # fmt: skip
+        """List runs, newest first unless sorted otherwise, one page at a time, without their results.
 
         Args:
             state: Only runs in this state.
@@ -587,39 +585,44 @@ class Holdfast:
             error: Only runs whose error has this text in its code, type or message.
             created_after: Only runs that were created at this time or later.
             created_before: Only runs that were created before this time.
+            finished_after: Only runs that finished at this time or later.
+            finished_before: Only runs that finished before this time.
             paused: Only runs that were paused with `run.pause()` and haven't been resumed.
+            top_level: Only runs that no other run created: no children and no nodes of graphs.
+            search: Only runs with this text in the key, a tag, an argument or the error, or with `order_id=42` as an
+                argument. Without an index: after two seconds, the page is `partial`.
+            sort: The order; a minus means the last first. `finished` lists only finished runs, `due` scheduled ones.
             limit: The page size.
             after: The `after` of the previous page.
         """
         reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
-            created_from=created_after, created_to=created_before, paused=paused, limit=limit, after=after,
+            created_from=created_after, created_to=created_before, finished_from=finished_after,
+            finished_to=finished_before, paused=paused, top_level=top_level, search=search, sort=sort, limit=limit,
+            after=after,
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        state: RunState | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        tag: str | None = None,
-        key: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        error: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        paused: bool = False,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> Page:
+    async def aruns(self, **filters: Unpack[RunsOptions]) -> Page:
         """List runs, newest first. The awaitable form of `runs`."""
-        return await run_in_thread(
-            self._client.runs,
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
-            created_from=created_after, created_to=created_before, paused=paused, limit=limit, after=after,
-        )  # fmt: skip
+        return await run_in_thread(lambda: self._client.runs(**page_options(filters)))
+
+    def find(self, text: str, limit: int = 50, after: str | None = None, seconds: float = 2.0) -> SearchResults:
+        """Find runs by anything that you know of them.
+
+        Args:
+            text: The beginning of a run id, a key, a tag, a metadata value (`42` or `order=42`), a part of a task's
+                name, or a text in an argument, an error, a key or a tag. Texts are searched in the newest runs only.
+            limit: How many runs are returned at most, in addition to exact matches.
+            after: The `after` of the previous result: continues to search arguments and errors.
+            seconds: How long to search for more than the newest 20,000 runs.
+        """
+        reject_in_event_loop("find")
+        return self._client.find_runs(text, limit, after, seconds)
+
+    async def afind(self, text: str, limit: int = 50, after: str | None = None, seconds: float = 2.0) -> SearchResults:
+        """Find runs by anything that you know of them. The awaitable form of `find`."""
+        return await run_in_thread(self._client.find_runs, text, limit, after, seconds)
 
     def pause(
         self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None, by: str | None = None
@@ -715,6 +718,7 @@ class Holdfast:
             lease=lease,
             grace=grace,
             keep_events=self._keep_events,
+            keep_audit=self._keep_audit,
             keep_keys=self._keep_keys,
             wait_for_database=wait_for_database,
             max_resident=max_resident,

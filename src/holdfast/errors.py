@@ -22,6 +22,8 @@ HoldfastError
 │       └── EncryptionKeysUnavailable  the keys can't be loaded at the moment
 ├── StoreError
 │   ├── StoreUnavailable          the database can't be reached
+│   │   └── StoreMoved            its data was moved to another database
+│   ├── MoveRefused               the data can't be moved
 │   ├── StoreReplaced             the SQLite file was removed or replaced while it was open
 │   ├── SchemaBehind              the tables are older than this code
 │   └── SchemaAhead               the tables require newer code
@@ -110,7 +112,10 @@ class BadArguments(TaskError):
 
 
 class CostExceedsLimit(BadArguments):
-    """The cost of a run or step is above all that the rate of its limit allows, so it would never start."""
+    """The cost of a run or step is above all that the rate of its limit allows, so it would never start.
+
+    In the code of a run, it isn't retried, unless the task's retry policy names it.
+    """
 
 
 class LimitNotTaken(TaskError):
@@ -167,6 +172,17 @@ class StoreError(HoldfastError):
 
 class StoreUnavailable(StoreError):
     """The database can't be reached or can't write at the moment."""
+
+
+class StoreMoved(StoreUnavailable):
+    """The data of this database was moved to another database, or is being moved, so nothing is written here any more.
+
+    The program needs the URL of the other database.
+    """
+
+
+class MoveRefused(StoreError):
+    """`holdfast move` can't move this data: the target isn't empty, or another move of it is under way."""
 
 
 class StoreReplaced(StoreError):

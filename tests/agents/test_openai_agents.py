@@ -257,6 +257,12 @@ def test_model_calls_take_limits_and_correct_their_estimate(kit: Kit):
     assert kit.app.limits.get("tokens").counters[0].started == 15
 
 
+def test_model_calls_take_limits_that_count_no_tokens(kit: Kit):
+    kit.app.limit("calls", concurrency=2)
+    run = ask(kit, Agent("shop", model=says("hi")), HoldfastRunner(model_options={"limits": ["calls"]}))
+    assert result(run) == "hi"
+
+
 def test_model_calls_spend_a_budget(kit: Kit):
     kit.app.budget("usd", limit=1)
     runner = HoldfastRunner(budget="usd", prices={"*": Price(input=1000, output=2000)}, stream="text")

@@ -94,30 +94,40 @@ runner = HoldfastRunner(stream="text")
 
 
 @app.task(name="assist")
-async def assist(ctx: Context, question: str) -> dict[str, Any]:
+async def assist(ctx: Context, question: str, streamed: bool) -> dict[str, Any]:
     session = sessions.setdefault(str(ctx.run_id), SQLiteSession(str(ctx.run_id)))
-    result = await runner.run(shop, question, session=session)
-    return {"output": result.final_output, "items": result.to_input_list(), "agent": result.last_agent.name}
+    result: Any
+    events: list[str] = []
+    if streamed:
+        result = runner.run_streamed(shop, question, session=session)
+        async for event in result.stream_events():
+            await ctx.set("events", len(events))  # the body uses the context between events
+            events.append(getattr(event, "name", event.type))
+    else:
+        result = await runner.run(shop, question, session=session)
+    items, agent = result.to_input_list(), result.last_agent.name
+    return {"output": result.final_output, "items": items, "agent": agent, "events": events}
 
 
 EXPECTED_CALLS = ["closing turn", "delete", "expert", "first turn", "guardrail", "price", "search"]
 EXPECTED_CALLS += ["second turn", "third turn"]
-transcripts: list[Any] = []
+transcripts: dict[bool, Any] = {}
 kept: list[Any] = []
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
 @crash_at_every_step
-def test_a_crash_repeats_no_recorded_call_and_changes_no_transcript(kit: Kit):
-    run = assist.enqueue("what about ropes?")
+def test_a_crash_repeats_no_recorded_call_and_changes_no_transcript(kit: Kit, streamed: bool):
+    run = assist.enqueue("what about ropes?", streamed)
     kit.drain()
     run.gate("approve:delete").complete(Approval(True))
     kit.drain()
     result = run.result()
     assert result["output"] == "found rope, deleted /tmp, because"
     assert result["agent"] == "closer"
-    transcripts.append(result["items"])
-    assert result["items"] == transcripts[0], "the same as without a crash"
+    first = transcripts.setdefault(streamed, result)
+    assert result == first, "the same as without a crash"
     assert calls.repeated == []
     assert sorted(calls.names) == EXPECTED_CALLS, "each call has one idempotency key"
     assert final_chunks(run) == ["because", "found rope", ", ", "deleted /tmp", ", ", "because"]

@@ -444,6 +444,11 @@ def test_model_requests_take_limits_and_correct_their_estimate(kit: Kit):
     assert kit.app.limits.get("tokens").counters[0].started == 55, "the tokens of the test model, not the estimate"
 
 
+def test_model_requests_take_limits_that_count_no_tokens(kit: Kit):
+    kit.app.limit("requests", concurrency=2)
+    result(ask(kit, durable(model_options={"limits": ["requests"]})))
+
+
 def test_toolsets_that_are_added_to_a_run_are_refused(kit: Kit):
     with pytest.raises(RunFailed, match="cannot be"):
         result(ask(kit, durable(), toolsets=[FunctionToolset[None]([lambda: "x"], id="late")]))

@@ -149,7 +149,7 @@ def test_pages_are_requested_with_runs_of_all_kinds(measured, chosen):
     assert {"overview", "gates", "runs: tag without matches", "runs: state failed", "API: counts"} <= set(names)
     assert all((line["unit"], line["n"]) == ("ms", 1) for line in found["results"])
     targets = {ratio["target"] for ratio in found["ratios"]}
-    assert targets == ({"at most 100"} if "--postgres" in chosen else set())
+    assert targets == {"at most 100"}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.cli.commands import holdfast
 from holdfast.store import AttemptEnd, Claim
+from tests.support.processes import run_python
 
 SHOP = """
 import os
@@ -96,10 +97,8 @@ class Shell:
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.folder, **settings}
         return subprocess.Popen([sys.executable, "-m", "holdfast.cli", *map(str, words)], **settings)
 
-    def run(self, *words: object, **settings: Any) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words, **settings)
-        out, err = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    def run(self, *words: object, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+        return run_python("-m", "holdfast.cli", *words, cwd=self.folder, env=env)
 
 
 @pytest.fixture

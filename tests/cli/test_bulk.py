@@ -35,6 +35,7 @@ def test_runs_are_found_by_id_and_family(shell, busy):
 
 def test_a_partial_page_says_so(shell, busy, monkeypatch):
     monkeypatch.setattr("holdfast.store.run_list.MAX_STREAM_CANDIDATES", 2)
+    monkeypatch.setattr("holdfast.store.run_list.MAX_TAG_LISTS", -1)
     result = shell("runs", "--tag", "nightly", "--url", busy.url)
     assert "no runs" in result.stderr
     assert f"continue with --after {UUID(int=busy.running.int + 1)}" in result.stderr
@@ -42,9 +43,12 @@ def test_a_partial_page_says_so(shell, busy, monkeypatch):
 
 def test_a_dry_run_counts_and_shows_and_changes_nothing(shell, busy):
     result = shell("cancel", "--state", "ready", "--dry-run", "--url", busy.url)
-    assert result.stdout.splitlines() == ["1 run would be cancelled", f"  {busy.ready}  ready  shop.add"]
+    assert result.stdout.splitlines() == [
+        "1 run would be cancelled", f"  {busy.ready}  ready  shop.add", "    isn't executed anymore",
+    ]  # fmt: skip
     seen = shell.json("retry", "--error", "ValueError", "--dry-run", "--url", busy.url)
     assert (seen["verb"], seen["count"], len(seen["sample"])) == ("retry", {"value": 1, "exact": True}, 1)
+    assert seen["effects"][0]["may_repeat"] == ["everything that the function did before it ended"]
     assert (busy.state(busy.ready), busy.state(busy.failed)) == ("ready", "failed")
 
 
@@ -129,6 +133,14 @@ def test_stats_tell_what_ended(shell, busy):
     data = shell.json("stats", "--by", "all", "--every", "minute", "--last", "5m", "--url", busy.url)
     assert data["counts"]["total"] == {"value": 5, "exact": True}
     assert sum(each["runs"] for each in data["stats"]) == 2
+    head, *rows = shell("stats", "--compare", "--url", busy.url).stdout.splitlines()
+    assert head.split() == ["NAME", "RUNS", "BEFORE", "FAILED", "BEFORE", "RUN", "P95", "BEFORE", "CHANGE"]
+    assert [row.split()[:5] for row in rows] == [
+        ["shop.add", "1", "0", "0.0%", "-"],
+        ["shop.boom", "1", "0", "100.0%", "-"],
+    ]
+    compared = shell.json("stats", "--compare", "--name", "shop.boom", "--url", busy.url)
+    assert [(each["name"], each["now"]["failed"], each["slowdown"]) for each in compared] == [("shop.boom", 1, None)]
     assert data["stats"][-1]["run"].keys() == {"p50", "p95", "p99"}
 
 

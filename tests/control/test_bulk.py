@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
-from holdfast.control import bulk
+from holdfast import Context, Graph, Holdfast, Retry
+from holdfast.control import Control, bulk
 from holdfast.control.stats import Estimate
+from holdfast.errors import ConfigError
 from holdfast.model.filters import RunFilter
 from holdfast.store import admin
 from tests.support.store_harness import CANCELLED, DAY
@@ -133,3 +137,42 @@ def test_bounded_counts_are_marked(control, harness, monkeypatch):
     assert counts.states["ready"] == Estimate(5, exact=False)
     assert counts.states["done"].exact is False
     assert counts.total.exact is False
+
+
+def test_runs_that_are_given_by_id_are_previewed_one_by_one_and_only_they_change(database_url):
+    """What is kept and what may repeat of each, and which of them don't change, with the reason."""
+    app = Holdfast(database_url)
+
+    @app.task(name="order", retry=Retry(max_attempts=1))
+    async def order(ctx: Context, number: int) -> None:
+        await ctx.step(lambda: number, name="reserve")
+        await ctx.step(pay, number)
+
+    async def pay(number: int) -> None:
+        if number < 3:
+            raise ValueError("no funds")
+
+    graph = Graph("etl")
+    graph.add(order, 1, name="node")
+    parent = app.submit(graph)
+    runs = [order.enqueue(number) for number in (1, 2, 3)]
+    app.worker().drain()
+    control, node = Control(app.store), parent.nodes()["node"].id
+    chosen = RunFilter(ids=(runs[0].id, runs[2].id, node))
+    preview = control.bulk.preview("retry", chosen)
+    assert (preview.count.value, [info.id for info in preview.sample], preview.kept) == (1, [runs[0].id], 1)
+    (effect,) = preview.effects
+    assert (effect.id, effect.summary, effect.kept) == (runs[0].id, "it continues after 1 recorded result", 1)
+    assert effect.again == ["pay: failed, and runs again"]
+    assert effect.may_repeat[0] == "pay: whatever it did before it failed"
+    reasons = {each.id: each.reason for each in preview.unchanged}
+    assert reasons[runs[2].id] == "is done"
+    assert "retry the graph" in reasons[node]
+    assert last(control.bulk.retry(chosen)).changed == 1
+    assert [run.info().state for run in runs] == ["ready", "failed", "done"]
+    (effect,) = control.bulk.preview("cancel", chosen).effects
+    assert (effect.id, effect.summary) == (runs[0].id, "isn't executed anymore")
+    with pytest.raises(ConfigError, match="at most 1,000 runs can be given by id"):
+        RunFilter(ids=tuple(uuid4() for _ in range(1001)))
+    control.close()
+    app.close()

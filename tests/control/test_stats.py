@@ -158,6 +158,45 @@ def test_tasks_and_queues_are_told_apart(control, harness, clock, session):
     assert [stats.runs for stats in control.stats.summary(by="task", name="b")] == [2]
 
 
+def test_a_series_has_all_intervals_of_one_task_or_queue(control, harness, clock, session):
+    clock.now -= clock.now % HOUR_US
+    ended(harness, clock, task="a", took=100)
+    clock.advance(120)
+    count_all(harness)
+    clock.advance(3 * 3600 - 300)
+    ended(harness, clock, "failed", task="a", took=7)
+    ended(harness, clock, task="b")
+    for _ in range(2):
+        hour, day = (control.stats.series(last=3600 * hours, by="task", name="a") for hours in (1, 24))
+        assert (len(hour.intervals), hour.whole.runs, hour.whole.failed) == (60, 1, 1)
+        assert (len(day.intervals), [each.runs for each in day.intervals if each.runs]) == (24, [1, 1])
+        assert day.whole.run.p99 == pytest.approx(100, rel=0.12)
+        assert control.stats.series(last=86400).whole.runs == 3
+        assert control.stats.series(last=86400, by="queue", name="default").whole.runs == 3
+        clock.advance(120)
+        count_all(harness)
+
+
+def test_a_trend_compares_a_period_with_the_one_before(control, harness, clock, session):
+    clock.now -= clock.now % HOUR_US
+    ended(harness, clock, task="a", took=2)
+    ended(harness, clock, task="old")
+    clock.advance(120)
+    count_all(harness)
+    clock.advance(3600 - 120)
+    ended(harness, clock, task="a", took=20)
+    ended(harness, clock, task="new")
+    a, new, old = control.stats.trends(last=3600)
+    assert (a.now.runs, a.before.runs, a.slowdown) == (1, 1, pytest.approx(10, rel=0.25))
+    assert (new.name, new.now.runs, new.before.runs, new.slowdown) == ("new", 1, 0, None)
+    assert (old.name, old.now.runs, old.before.runs, old.slowdown) == ("old", 0, 1, None)
+    assert [each.now.runs for each in control.stats.trends(last=86400, by="queue")] == [4]
+    ended(harness, clock, task="new")
+    assert [each.now.runs for each in control.stats.trends(last=86400, by="queue")] == [4], "read once a minute"
+    clock.advance(60)
+    assert [each.now.runs for each in control.stats.trends(last=86400, by="queue")] == [5]
+
+
 def test_empty_period_has_no_stats(control, harness):
     assert control.stats.summary(by="task") == []
     (all_of_it,) = control.stats.summary()

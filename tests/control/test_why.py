@@ -288,10 +288,9 @@ def test_nodes_and_gates(database_url):
         assert why(control, nodes["last"]).data == {"nodes": {"approve": "blocked"}}
         assert why(control, nodes["approve"]).code == "nodes"
         drain(app)
-        assert (why(control, run.id).code, why(control, run.id).data) == (
-            "gate",
-            {"graph": str(run.id), "gate": "approve"},
-        )
+        gate = why(control, run.id)
+        assert (gate.code, gate.data.pop("since") > run.info().created_at) == ("gate", True)
+        assert gate.data == {"graph": str(run.id), "gate": "approve", "id": nodes["approve"]}
         assert f"holdfast gate {run.id} approve complete" in why(control, nodes["approve"]).text
         assert "approve (waiting)" in why(control, nodes["last"]).text
 

@@ -249,16 +249,3 @@ def test_a_fork_between_two_joins_of_a_child_knows_how_the_child_ended(app, effe
     fork = run.fork(from_step="note")
     drain(app)
     assert fork.result(timeout=10) == [5, 5]
-
-
-def test_an_event_payload_of_an_unexpected_type_fails_the_run_without_retry(app):
-    @app.task(name="work", retry=QUICK)
-    async def work(ctx: Context) -> bool:
-        return await ctx.wait_for("approved", type=bool)
-
-    app.emit("approved", "yes")
-    run = work.enqueue()
-    drain(app)
-    with pytest.raises(RunFailed, match="the payload of event 'approved' doesn't have the expected type") as caught:
-        run.result(timeout=10)
-    assert caught.value.error.code == "fatal"

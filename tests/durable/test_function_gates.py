@@ -166,7 +166,7 @@ def test_operators_see_and_decide_the_gates_of_functions(app, refund):
     (gate,) = control.graphs.gates(run.id)
     (reason,) = control.whys.why(run.id).reasons
     graph = str(gate.graph)
-    assert (reason.code, reason.data) == ("gate", {"graph": graph, "gate": "approve"})
+    assert (reason.code, reason.data["graph"], reason.data["gate"]) == ("gate", graph, "approve")
     assert reason.text == f"waiting for approval of gate approve: holdfast gate {graph} approve complete OUTPUT"
     assert (gate.name, gate.state) == ("approve", "waiting")
     (listed,) = control.gates.open()

@@ -1,4 +1,4 @@
-"""Messages that don't have the expected type: they are set aside, and the function waits for the next one."""
+"""Messages and events that don't have the expected type: they are set aside, and the function waits for the next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import BadMessage, Context, Fatal, MessageNotFound, Retry, RunFinished, SyncContext
+from holdfast import BadMessage, Context, Fatal, MessageNotFound, Retry, RunFailed, RunFinished, SyncContext
 from holdfast.control import Control
 from holdfast.errors import ConfigError, TaskError
 from tests.support.durable import drain, kinds, state
@@ -128,6 +128,94 @@ def test_why_counts_the_messages_that_were_set_aside(app, control, waiter):
     assert reason.data["set_aside"] == 1
 
 
+# Events
+
+
+@pytest.fixture(params=["async", "sync"])
+def awaiter(app, request):
+    """A task whose function waits for the approval of a page."""
+    if request.param == "sync":
+
+        @app.task(name="awaiter", retry=ONCE)
+        def waits(ctx: SyncContext) -> str:
+            return ctx.wait_for("approved", type=Approval).by
+
+        return waits
+
+    @app.task(name="awaiter", retry=ONCE)
+    async def awaits(ctx: Context) -> str:
+        return (await ctx.wait_for("approved", type=Approval)).by
+
+    return awaits
+
+
+@pytest.mark.parametrize("when", ["before", "while it waits"])
+def test_an_event_of_another_type_is_set_aside_and_its_next_emit_is_received(app, control, awaiter, when):
+    run = awaiter.enqueue()
+    if when == "while it waits":
+        drain(app)
+    app.emit("approved", BAD)
+    drain(app)
+    assert state(run) == "waiting"
+    assert not app.emit("approved", GOOD), "an event stays what it is"
+    drain(app)
+    assert state(run) == "waiting"
+    (reason,) = control.whys.why(run.id).reasons
+    assert "payload of another type, which was set aside: holdfast events clear approved" in reason.text
+    (entry,) = [entry for entry in run.history() if entry.kind == "set_aside"]
+    assert entry.data["event"] == "approved"
+    assert "Expected `bool`, got `str`" in entry.data["reason"]
+    assert app.events.clear("approved")
+    assert not app.events.clear("approved")
+    drain(app)
+    assert state(run) == "waiting"
+    app.emit("approved", GOOD)
+    drain(app)
+    assert run.result(timeout=5) == "ada"
+    assert [step.superseded for step in control.runs.steps(run.id)] == [True, False]
+    assert control.runs.set_aside(run.id) == []
+
+
+def test_another_emit_of_the_wrong_type_is_set_aside_again(app, awaiter):
+    run = awaiter.enqueue()
+    for payload in (BAD, BAD, "nonsense"):
+        app.emit("approved", payload)
+        drain(app)
+        assert state(run) == "waiting"
+        app.events.clear("approved")
+    app.emit("approved", GOOD)
+    drain(app)
+    assert run.result(timeout=5) == "ada"
+    assert kinds(run).count("set_aside") == 3
+
+
+def test_others_receive_an_event_that_a_function_has_set_aside(app, awaiter):
+    @app.task(name="reader")
+    async def reader(ctx: Context) -> str:
+        return (await ctx.wait_for("approved"))["ok"]
+
+    runs = [awaiter.enqueue(), reader.enqueue()]
+    drain(app)
+    app.emit("approved", BAD)
+    drain(app)
+    assert [state(run) for run in runs] == ["waiting", "done"]
+
+
+def test_a_function_that_has_set_an_event_aside_times_out(timed_app, clock):
+    @timed_app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> str:
+        return (await ctx.wait_for("approved", type=Approval, timeout=60)).by
+
+    run = work.enqueue()
+    timed_app.emit("approved", BAD)
+    drain(timed_app)
+    assert state(run) == "waiting"
+    clock.forward(61)
+    drain(timed_app)
+    with pytest.raises(RunFailed, match="timed out waiting for event 'approved'"):
+        run.result(timeout=5)
+
+
 # Declared types
 
 
@@ -151,7 +239,8 @@ def test_a_declared_type_applies_to_receive_and_refuses_other_messages_at_once(a
         control.runs.send(run.id, "notes", "text")
     run.send("approvals", Approval("ada", True))
     run.send("notes", ["fine"])
-    run.send("unknown topic", 1)
+    with pytest.raises(BadMessage, match="no messages on topic 'note'; it has approvals, notes"):
+        run.send("note", ["fine"])
     drain(app)
     assert run.result(timeout=5) == "ada, ['fine']"
 

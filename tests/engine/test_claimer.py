@@ -99,8 +99,8 @@ def test_a_busy_worker_turns_notifications_off(app, monkeypatch):
         mark_idle(session, is_idle)
         if said[-1:] != [is_idle]:  # an idle worker repeats it with every poll
             said.append(is_idle)
-        if is_idle:
-            idle.set()
+            if is_idle:
+                idle.set()
 
     monkeypatch.setattr(app.store.sessions, "mark_idle", noting)
     monkeypatch.setattr(claimer, "POLL_INTERVAL_S", 0.001)  # what counts as working without a pause
@@ -122,6 +122,7 @@ def idle_claimer(app, monkeypatch):
 
     job.options(delay=3600).enqueue()  # so that the worker knows the lane
     monkeypatch.setattr(claimer.Claimer, "start", lambda _: None)
+    monkeypatch.setattr(claimer.Claimer, "client_claim", lambda _: None)
     worker = app.worker()
     with worker:
         found = worker._components.claimer

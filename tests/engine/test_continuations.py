@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast import Context, Done, Graph, Retry, State, SyncContext
+from holdfast import Context, Done, Graph, Holdfast, Retry, State, SyncContext
 from holdfast.client import results
 from holdfast.database.faults import DataFault
 from holdfast.engine.loops import claimer as claimer_module
@@ -61,9 +61,9 @@ def commits_wait_for_the_claimer(monkeypatch):
     """Let commits claim always. Usually they don't if the claimer is claiming at that moment."""
     begin = Claimer.begin_commit_claim
 
-    def begin_when_free(self, session):
+    def begin_when_free(self, session, wait_s=0.0):
         found = []
-        wait_until(lambda: found.append(begin(self, session)) or (found[-1] is not None and found[-1].max_runs))
+        wait_until(lambda: found.append(begin(self, session, wait_s)) or (found[-1] is not None and found[-1].max_runs))
         return found[-1]
 
     monkeypatch.setattr(Claimer, "begin_commit_claim", begin_when_free)
@@ -108,6 +108,75 @@ def test_nodes_are_claimed_by_the_commit_that_releases_them(app, job, no_claims_
         assert app.submit(graph).result(timeout=30)["n5"] == 6
 
 
+# Claims in the commit of a client
+
+
+@pytest.fixture
+def unclaiming_worker(app, job, monkeypatch, commits_wait_for_the_claimer):
+    """Start a worker whose claimer claims nothing; then only clients of this process claim."""
+    job.options(delay=3600).enqueue(0)  # so that the worker knows the lane before it starts
+    worker = app.worker(concurrency=2)
+    with worker:
+        wait_until(lambda: worker._components.claimer._idle_session is not None)
+        monkeypatch.setattr(app.store.claims, "claim", lambda *_: [])
+        yield worker
+
+
+def test_a_run_is_claimed_by_the_commit_that_enqueues_it(app, job, unclaiming_worker, monkeypatch):
+    names = statements(app, monkeypatch)
+    assert [run.result(timeout=60) for run in job.enqueue_many([(1,), (2,)])] == [2, 3]
+    assert names.count("claim") == 1
+    assert "mark_idle" not in names, "no worker had to be woken"
+
+
+async def test_a_run_is_claimed_by_the_commit_of_a_coroutine(job, unclaiming_worker):
+    assert await (await job.aenqueue(1)).aresult(timeout=60) == 2
+
+
+def test_a_suspended_function_is_claimed_by_the_commit_of_the_event(app, unclaiming_worker):
+    @app.task(name="waits")
+    async def waits(ctx: Context) -> str:
+        return str(await ctx.wait_for("go"))
+
+    waits.options(delay=3600).enqueue()
+    unclaiming_worker._components.lanes.refresh()
+    run = waits.enqueue()
+    wait_until(lambda: run.info().state == "waiting")
+    app.emit("go", "now")
+    assert run.result(timeout=60) == "now"
+
+
+def test_a_client_does_not_overtake_runs_that_were_ready_before(app, job, unclaiming_worker, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Claimer, "begin_commit_claim", lambda *_, **__: None)
+        older = [job.enqueue(n) for n in range(2)]
+    newer = job.enqueue(2)
+    assert [run.result(timeout=60) for run in older] == [1, 2]
+    assert newer.info().state == "ready", "its commit claimed the older ones, for all slots"
+
+
+def test_an_enqueue_that_fails_claims_nothing(app, job, unclaiming_worker, monkeypatch):
+    claimer = unclaiming_worker._components.claimer
+    monkeypatch.setattr(CommitClaim, "__call__", lambda self, tx: tx.execute("no such statement"))
+    with pytest.raises(LookupError):
+        job.enqueue(2)
+    wait_until(lambda: not claimer._claiming.locked())
+    assert len(unclaiming_worker._components.state) == 0
+
+
+def test_a_transaction_of_the_user_claims_nothing(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path}/store.db")
+
+    @app.task(name="job")
+    async def job() -> None: ...
+
+    with app, app.worker():
+        with app.transaction():
+            run = job.enqueue()
+            assert app.store._context.client_claim() is None
+        run.result(timeout=60)
+
+
 @pytest.mark.parametrize("limited", [False, True], ids=["plain", "limited"])
 def test_only_the_claimer_claims_runs_with_limits(app, parent, monkeypatch, limited):
     app.limit("one", concurrency=1)
@@ -119,7 +188,7 @@ def test_only_the_claimer_claims_runs_with_limits(app, parent, monkeypatch, limi
     begun = []
     begin = Claimer.begin_commit_claim
     monkeypatch.setattr(
-        Claimer, "begin_commit_claim", lambda self, session: begun.append(found := begin(self, session)) or found
+        Claimer, "begin_commit_claim", lambda *given, **more: begun.append(found := begin(*given, **more)) or found
     )
     with app.worker():
         parent.enqueue(3).result(timeout=30)

@@ -8,6 +8,8 @@ import threading
 import pytest
 
 from holdfast import Batch, BatchFailed, Context, Fatal, Retry, stop_requested
+from holdfast.engine.loops import batch_claimer
+from holdfast.engine.loops.claimer import POLL_INTERVAL_S, Claimer
 from holdfast.errors import BadArguments, ConfigError, RunCancelled, RunFailed, TaskError
 from tests.support.wait_until import wait_until
 
@@ -183,6 +185,26 @@ def test_a_worker_that_stops_executes_the_batches_that_it_has_collected(app, cal
         wait_until(lambda: len(worker._components.claimer.batches.collected) == 2)
     assert calls == [[1, 2]]
     assert {run.info().state for run in runs} == {"done"}
+
+
+def test_a_busy_worker_claims_from_empty_lanes_of_batches_at_intervals(app, monkeypatch):
+    @app.task(name="many", batch=Batch(max_size=10, max_wait=3600))
+    async def many(numbers: list[int]) -> None: ...
+
+    many.options(delay=3600).enqueue(0)  # so that the worker knows the lane
+    monkeypatch.setattr(Claimer, "start", lambda _: None)
+    with app.worker() as worker:
+        claimer = worker._components.claimer
+        while claimer.tick() < POLL_INTERVAL_S / 2:
+            pass
+        monkeypatch.setattr(batch_claimer, "EMPTY_CLAIM_INTERVAL_S", 3600)
+        batches, session = claimer.batches, worker._components.state.session
+        assert not batches.claim(session, is_busy=True)
+        many.enqueue(1)
+        assert not batches.claim(session, is_busy=True)
+        assert batches.claim(session, is_busy=False)
+        many.enqueue(2)
+        assert batches.claim(session, is_busy=True)
 
 
 def test_a_batch_holds_one_slot(app, calls):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.support.forked_cli import ForkedCli
+from tests.support.processes import run_python
 from tests.support.wait_until import wait_until
 
 TASKS = """
@@ -35,18 +35,17 @@ def project(tmp_path, database_url):
     return folder
 
 
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory):
-    cli = ForkedCli(tmp_path_factory.mktemp("cli"))
-    yield cli
-    cli.close()
+def run_cli(folder, *arguments, env=()):
+    """Run a command in a folder, with no other variables in its environment."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), **dict(env)}
+    return run_python("-m", "holdfast.cli", *arguments, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize(
     "arguments", [("worker", "--help"), ("worker", "-h"), ("--help",), ("--version",)], ids=" ".join
 )
-def test_help_is_given_without_an_app(cli, tmp_path, arguments):
-    shown = cli.run(tmp_path, *arguments)
+def test_help_is_given_without_an_app(tmp_path, arguments):
+    shown = run_cli(tmp_path, *arguments)
     assert (shown.returncode, shown.stderr) == (0, "")
     if arguments[0] == "worker":
         for option in ("--app", "--queues", "--concurrency", "--lease", "--grace"):
@@ -75,9 +74,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("arguments", BROKEN.values(), ids=BROKEN.keys())
-def test_invalid_usage_is_reported_in_one_line(cli, tmp_path, arguments):
+def test_invalid_usage_is_reported_in_one_line(tmp_path, arguments):
     (tmp_path / "shop.py").write_text(TASKS.format(url="sqlite:///x.db"))
-    ended = cli.run(tmp_path, "worker", *arguments)
+    ended = run_cli(tmp_path, "worker", *arguments)
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
@@ -94,18 +93,18 @@ def test_invalid_usage_is_reported_in_one_line(cli, tmp_path, arguments):
         "mysql://x/y",
     ],
 )
-def test_a_missing_database_is_reported_in_one_line(cli, tmp_path, url):
+def test_a_missing_database_is_reported_in_one_line(tmp_path, url):
     (tmp_path / "shop.py").write_text(TASKS.format(url=url))
-    ended = cli.run(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
+    ended = run_cli(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
 @pytest.mark.parametrize("text", ["[tool.holdfast\n", "[tool]\nholdfast = 3\n", "[tool.holdfast]\napp = 3\n", "\xff"])
-def test_an_invalid_pyproject_is_reported_in_one_line(cli, tmp_path, text):
+def test_an_invalid_pyproject_is_reported_in_one_line(tmp_path, text):
     (tmp_path / "pyproject.toml").write_bytes(text.encode("latin-1"))
-    ended = cli.run(tmp_path, "worker")
+    ended = run_cli(tmp_path, "worker")
     assert ended.returncode == 2, ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 

@@ -158,7 +158,7 @@ def first_child_done(scenario):
 def test_a_transaction_gives_up_when_its_run_is_lost(scenario):
     """The lease expires during the outage, and the next owner of the run repeats the transaction."""
     task = declare(scenario, "async", lambda: [("stand",), ("transaction", scenario.insert, "a")])
-    with scenario.app.worker(lease=2):
+    with scenario.app.worker(lease=4):  # a process that stands still for a third of it is not excused
         run = task.enqueue()
         wait_until(lambda: scenario.calls)
         scenario.server.kill()
@@ -170,5 +170,3 @@ def test_a_transaction_gives_up_when_its_run_is_lost(scenario):
         scenario.server.start()
         assert scenario.result(run) == "a"
     assert scenario.rows() == ["a"]
-    with Holdfast(scenario.url) as other:
-        assert other.get_run(run.id).info().crashes == 0

@@ -46,7 +46,9 @@ def check(outcome, scale):
     assert len(harmed) == len(HARMS) * scale.culprits, "not every culprit did harm"
 
 
-@pytest.mark.parametrize("supervisors", [0, 1], ids=["unsupervised", "supervised"])
+@pytest.mark.parametrize(
+    "supervisors", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["unsupervised", "supervised"]
+)
 def test_only_culprits_fail_and_only_they_are_charged(database_url, tmp_path, supervisors):
     scale = replace(SMALL, seed=supervisors)  # the seed also selects the kinds of culprits
     fleet = Fleet(tmp_path, database_url, scale, workers=3, supervisors=supervisors)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -13,7 +11,7 @@ from textwrap import dedent
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.processes import Process, Processes
+from tests.support.processes import Process, Processes, run_python
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = ROOT / "docs" / "integrations" / "django.md"
@@ -78,14 +76,7 @@ class Project:
 
     def _python(self, *words: object, ok: bool) -> str:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "DJANGO"))}
-        outcome = subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        outcome = run_python(*words, cwd=self.folder, env=environment, timeout=120)
         assert (outcome.returncode == 0) is ok, outcome.stdout + outcome.stderr
         return outcome.stdout if ok else outcome.stdout + outcome.stderr
 

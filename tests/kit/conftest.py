@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import run_python
 
 Pytest = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,7 +28,7 @@ def holdfast_postgres(postgres_server_url: str) -> str:
 def run_pytest(tmp_path: Path, request: pytest.FixtureRequest) -> Pytest:
     """Runs pytest on files given by name and text, in a new folder, as a user would."""
 
-    def run(*args: str, postgres: bool = False, **files: str) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, postgres: bool = False, fork: bool = True, **files: str) -> subprocess.CompletedProcess[str]:
         for name, text in files.items():
             (tmp_path / f"{name}.py").write_text(text)
         environment = {
@@ -36,9 +37,7 @@ def run_pytest(tmp_path: Path, request: pytest.FixtureRequest) -> Pytest:
         environment["COLUMNS"] = "400"
         if postgres:
             environment["HOLDFAST_TEST_PG_DSN"] = request.getfixturevalue("postgres_server_url")
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", *args],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
+        return run_python("-m", "pytest", *options, *args, cwd=tmp_path, env=environment, timeout=120, fork=fork)
 
     return run

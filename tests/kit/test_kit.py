@@ -273,7 +273,7 @@ def test_an_unknown_database_is_refused(run_pytest):
 def test_the_unused_plugin_does_not_import_holdfast(run_pytest):
     loaded = "[name for name in sys.modules if name.split('.')[0] == 'holdfast']"
     text = f"import sys\ndef test_it():\n    assert {loaded} == []\n"
-    outcome = run_pytest(test_it=text)
+    outcome = run_pytest(fork=False, test_it=text)
     assert outcome.returncode == 0, outcome.stdout
 
 

@@ -179,6 +179,23 @@ def test_a_step_with_a_compensation_returns_its_permit_and_can_be_adjusted(app):
     assert (counter(app, "tokens").used, counter(app, "tokens").started) == (0, 3)
 
 
+def test_a_cost_above_the_whole_limit_fails_the_run_without_a_retry(app):
+    app.limit("tokens", rate="100/min", cost="size")
+
+    def ask(size: int) -> None: ...
+
+    async def run(ctx: Context) -> None:
+        await ctx.options(limits=["tokens"]).step(ask, 101)
+
+    app.task(name="run", retry=Retry(max_attempts=3, delay=0))(run).enqueue()
+    app.task(name="named", retry=Retry(max_attempts=3, delay=0, on=CostExceedsLimit))(run).enqueue()
+    drain(app)
+    assert {each.task: (each.state, each.attempt) for each in app.runs()} == {
+        "run": ("failed", 1),
+        "named": ("failed", 3),
+    }
+
+
 def test_wrong_limits_of_steps_are_refused(app):
     app.limit("tokens", rate="100/min", cost="size")
     app.limit("plain", concurrency=1)

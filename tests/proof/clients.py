@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,12 +12,16 @@ from greenlet import getcurrent, greenlet
 
 from holdfast import KeyConflict, Run
 from holdfast.errors import ConfigError, GraphError, RunFinished, RunNotFound, RunStarted
+from holdfast.model.asks import ASK_PREFIX, decode_envelope
 from holdfast.model.clock import to_datetime
+from holdfast.model.topics import parse_inbox
 from tests.proof.environment import Environment
 from tests.proof.faulty_database import ProcessHooks
 from tests.proof.simulated_threads import CallThread
 from tests.proof.virtual_time import EPOCH_US, SECOND_US
-from tests.proof.workload import EVENTS, leaves, tree
+from tests.proof.workload import EVENTS, PARCELS, PRICE, leaves, tree
+from tests.support.asks import send_ask
+from tests.support.stream_programs import StreamReader
 
 if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
@@ -49,6 +54,10 @@ class Clients:
         self.sent: Counter[str] = Counter()
         self.unsent: defaultdict[str, set[int]] = defaultdict(set)
         self.wanted: dict[str, int] = {}
+        self.asked: defaultdict[str, set[str]] = defaultdict(set)
+        self.refused_asks: defaultdict[str, set[str]] = defaultdict(set)
+        self.readers: defaultdict[str, StreamReader] = defaultdict(StreamReader)
+        self._published = 0
         self._lost: set[greenlet] = set()
         self._open_calls = 0
 
@@ -79,6 +88,10 @@ class Clients:
             self._change_budget,
             self._update,
             self._update,
+            self._publish,
+            self._publish,
+            self._read_streams,
+            self._read_streams,
         ):
             if rng.random() < 0.4:
                 self._later(rng.uniform(0.2, 4), act.__name__, act)
@@ -167,6 +180,42 @@ class Clients:
         except RunFinished:
             self.unsent[str(run.id)].add(number)
 
+    def wanted_ask(self, run: str, name: str) -> None:
+        """Ask soon after a run starts to wait for an ask, so that both race."""
+        if name not in self.asked[run]:
+            self.asked[run].add(name)
+            seconds = self.rng.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
+            self._later(seconds, f"ask {name}", lambda: self._ask(run, name))
+
+    def _ask(self, run: str, key: str) -> None:
+        """Ask, perhaps twice with the same key, and perhaps something that has the wrong type before."""
+        rng, handle = self.rng, self.app.get_run(run)
+        try:
+            if rng.random() < 0.2:
+                self.asked[run].add(f"wrong {key}")
+                send_ask(handle, PRICE, "no number", f"wrong {key}")
+            number = rng.randint(1, 1000)
+            for _ in range(rng.choice((1, 1, 2))):
+                send_ask(handle, PRICE, number, key)
+        except RunFinished:
+            self.refused_asks[run] |= {key, f"wrong {key}"}
+
+    def _publish(self) -> None:
+        """Publish messages for functions; some have the wrong type."""
+        for _ in range(self.rng.randint(1, 3)):
+            self._publish_to(self.rng.choice(EVENTS))
+
+    def _publish_to(self, to: str) -> None:
+        self._published += 1
+        n: Any = self._published if self.rng.random() < 0.8 else "no number"
+        self.app.publish(PARCELS, {"to": to, "n": n})
+
+    def _read_streams(self) -> None:
+        """Read a page of what each run has written; connections are lost now and then."""
+        for run in list(self.runs):
+            id = str(run.id)
+            self.readers[id].read(self.environment.client.store, id, self.rng)
+
     def _cancel(self) -> None:
         if self.runs:
             run = self.rng.choice(self.runs)
@@ -250,6 +299,19 @@ class Clients:
         for event in EVENTS:
             self._later(0.0, f"emit {event}", lambda e=event: self._emit(e, 9))
         self._later(0.0, "send missing", self._send_missing)
+        self.sim.threads.append(CallThread("client.serve waits", self._serve_waits, self.sim.clock.micros))
+
+    def _serve_waits(self) -> None:
+        """Ask the functions that wait for asks, and publish for those that wait for messages, until the end."""
+        for number in count():
+            self.sim.pause(0.3)
+            waits = [wait for wait in self.sim.replica.rows["waits"].values() if wait["outcome"] is None]
+            for run in sorted({wait["run"] for wait in waits if (wait["target"] or "").startswith(ASK_PREFIX)}):
+                self.asked[run].add(f"last {number}")
+                self._ask(run, f"last {number}")
+            inboxes = [inbox for wait in waits if (inbox := parse_inbox(wait["target"])) is not None]
+            for to in sorted({str(inbox.where["to"]) for inbox in inboxes}):
+                self._publish_to(to)
 
     def _raise_budget(self) -> None:
         """Let all runs continue that wait for a budget."""
@@ -298,6 +360,12 @@ class Clients:
             if row["used"]:
                 self.sim.fail(f"limit {id} has {row['used']} permits in use after the end")
         self._check_messages()
+        for run, keys in self.asked.items():
+            self._check_asks(run, keys - self.refused_asks[run])
+        for run in self.runs:
+            row = self.sim.replica.run(str(run.id))
+            if row is not None and row["state"] == "done":
+                self._check_stream(row["id"])
 
     def _check_end(self, row: dict[str, Any]) -> None:
         is_late = row["start_by"] is not None and row["started_at"] is None
@@ -335,9 +403,39 @@ class Clients:
         """Check that each message was stored once."""
         for run, sent in self.sent.items():
             rows = self.sim.replica.of_run("messages", run)
-            got = sorted(int(row["payload"]) for row in rows if row["payload"].isdecimal())
+            got = sorted(int(row["payload"]) for row in rows if row["topic"] == "news" and row["payload"].isdecimal())
             if got != [number for number in range(sent) if number not in self.unsent[run]]:
                 self.sim.fail(f"run {run} was sent {sent} messages but for {self.unsent[run]}, and has {got}")
+
+    def _check_asks(self, run: str, keys: set[str]) -> None:
+        """Check that each ask was stored once, and that all that a function has received were answered right."""
+        row, asks = self.sim.replica.run(run), [row for row in self.sim.replica.of_run("messages", run) if row["ask"]]
+        stored = sorted(ask["ask"] for ask in asks)
+        missing = keys - {*stored} if run not in self.interfered else set()
+        if len(stored) != len({*stored}) or missing or {*stored} - self.asked[run]:
+            self.sim.fail(f"run {run} was asked {sorted(keys)}, and has {stored}")
+        for ask in asks:
+            payload = decode_envelope(ask["payload"]).payload
+            answer = ("reply", payload) if payload.isdecimal() else ("rejected", ask["reply"])
+            if ask["answered_at"] is not None and (ask["answer"], ask["reply"]) != answer:
+                self.sim.fail(f"ask {ask['ask']} of run {run} with {payload} got {ask['answer']} {ask['reply']}")
+            is_done = row is not None and row["state"] == "done"
+            if is_done and ask["answered_at"] is None and ask["taken_by"] is not None:
+                self.sim.fail(f"run {run} is done and has received ask {ask['ask']}, but didn't answer it")
+
+    def _check_stream(self, run: str) -> None:
+        """Check that a reader that has followed the run has exactly what counts, in order."""
+        reader = self.readers[run]
+        while reader.read(self.environment.client.store, run, self.rng):
+            pass
+        got: defaultdict[str, list[str]] = defaultdict(list)
+        for chunk in (msgspec.json.decode(each.data, type=str) for each in reader.kept):
+            got[chunk.partition(" ")[0]].append(chunk)
+        expected: defaultdict[str, list[str]] = defaultdict(list)
+        for (_, name), chunks in sorted(self.environment.tasks.observer.written[run].items()):
+            expected[name] += chunks
+        if got != expected:
+            self.sim.fail(f"a reader of run {run} has {dict(got)} instead of {dict(expected)}")
 
     def may_lose(self, worker: Any) -> bool:
         """Return whether a connection may be lost now.

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.asks import ANY_ASK, ASK_PREFIX
 from holdfast.model.budget import to_units
+from holdfast.model.topics import parse_inbox
 from holdfast.store.limits import parse_permits
 from tests.proof.replica import Change, Replica, Row
-from tests.proof.workload import SIDE
+from tests.proof.workload import PARCELS, SIDE
 
 FINAL = ("done", "failed", "cancelled", "skipped")
 DEATHS = ("crashed", "worker_lost")
@@ -53,6 +55,7 @@ class InvariantChecker:
         for change in changes:
             if change.table == "history" and change.new is not None:
                 records.setdefault(change.key[0], []).append(change.new)
+        self._retried = {run for run, rows in records.items() if any(row["kind"] == "retried" for row in rows)}
         for change in changes:
             if change.table == "runs" and change.new is not None:
                 self._queue(change.old, change.new, records.get(change.key[0], []))
@@ -66,6 +69,8 @@ class InvariantChecker:
         touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
         violations += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
         violations += self._events_and_waits(changes)
+        violations += self._received(changes)
+        violations += self._delivered(changes)
         violations += self._spending(changes)
         if any(change.table in ("runs", "limits", "step_permits") for change in changes):
             violations += self._permits(changes)
@@ -289,6 +294,22 @@ class InvariantChecker:
                 old["taken_by"], f"aside:{old['taken_by']}",
             ):  # fmt: skip
                 yield f"it was taken by {old['taken_by']} and by {new['taken_by']}"
+            if old["answered_at"] is not None and new["run"] not in self._retried:
+                if any(old[name] != new[name] for name in ("answer", "reply", "answered_at")):
+                    yield "an ask was answered twice"
+                if new["taken_by"] is None:
+                    yield "an ask that was answered is handled again"
+
+    def _chunks(self, change: Change) -> Iterator[str]:
+        new = change.new
+        run = None if new is None else self._replica.run(new["run"])
+        if new is None or run is None or change.old is not None:
+            return
+        if run["fence"] != new["fence"] or not self._alive(run["session"]):
+            yield f"it was written with fence {new['fence']} by a session that doesn't have the run"
+        same = [row for row in self._replica.of_run("chunks", new["run"]) if row["step"] is not None]
+        if [(row["fence"], row["serial"]) for row in same].count((new["fence"], new["serial"])) > 1:
+            yield "a chunk was stored twice"
 
     def _history(self, change: Change) -> Iterator[str]:
         if change.old is not None and change.new is not None:
@@ -347,7 +368,8 @@ class InvariantChecker:
     def _open_wait(self, id: str, wait: Row) -> Iterator[str]:
         if wait["kind"] == "message":
             free = [row for row in self._replica.of_run("messages", id) if row["taken_by"] is None]
-            if any(row["topic"] == wait["target"] for row in free):
+            topics = {row["topic"] for row in free}
+            if wait["target"] in topics or (wait["target"] == ANY_ASK and any(map(_is_ask, topics))):
                 yield f"it waits for a message of {wait['target']} that exists"
         elif wait["kind"] == "children":
             unfinished = [
@@ -370,6 +392,54 @@ class InvariantChecker:
                     run = self._replica.run(wait["run"])
                     if run is not None and run["generation"] == wait["generation"]:
                         yield f"run {wait['run']} waits for event {target}, which was emitted"
+
+    def _received(self, changes: list[Change]) -> Iterator[str]:
+        """Check that a message that is taken was the first of its topic, and that the wait that took it has it."""
+        for change in changes:
+            new = change.new
+            if change.table != "messages" or new is None or new["taken_by"] is None:
+                continue
+            if (change.old is not None and change.old["taken_by"] is not None) or new["taken_by"].startswith("aside:"):
+                continue
+            run, (generation, _, key) = self._replica.run(new["run"]), new["taken_by"].partition(":")
+            messages = self._replica.of_run("messages", new["run"])
+            if any(
+                row["topic"] == new["topic"] and row["n"] < new["n"] and row["taken_by"] is None for row in messages
+            ):
+                yield f"messages {change.key}: it was taken before an earlier message of its topic"
+            wait = self._replica.rows["waits"].get((new["run"], int(generation) if generation.isdecimal() else -1, key))
+            recorded = {
+                row["key"] for row in self._replica.of_run("checkpoints", new["run"]) if row["kind"] == "message"
+            }
+            is_received = (wait is not None and wait["outcome"] == "message") or key in recorded
+            if not is_received and run is not None and run["finished_at"] is None:
+                yield f"messages {change.key}: it was taken by {new['taken_by']}, which has not received it"
+
+    def _delivered(self, changes: list[Change]) -> Iterator[str]:
+        """Check that a message that is published goes once to each unfinished function that listened before."""
+        new_listeners = {change.key for change in changes if change.table == "listeners" and change.old is None}
+        for change in changes:
+            row = change.new
+            if change.table != "publications" or row is None or row["topic"] != PARCELS or change.old is not None:
+                continue
+            to = msgspec.json.decode(row["payload"])["to"]
+            wanted = Counter(
+                (run, inbox)
+                for run, inbox in self._replica.rows["listeners"].keys() - new_listeners
+                if _takes(inbox, to) and self._listens(run)
+            )
+            given = Counter(
+                (each.new["run"], each.new["topic"])
+                for each in changes
+                if each.table == "messages" and each.old is None and each.new is not None
+                if each.new["payload"] == row["payload"] and parse_inbox(each.new["topic"]) is not None
+            )
+            if wanted != given or row["functions"] != len(wanted):
+                yield f"message {row['id']} for {to} went to {dict(given)} instead of {dict(wanted)}"
+
+    def _listens(self, run: str) -> bool:
+        row = self._replica.run(run)
+        return row is not None and row["finished_at"] is None and row["ending"] is None
 
     def _spending(self, changes: list[Change]) -> Iterator[str]:
         """Check that totals change by what a commit records as spent, and that nothing waits for a budget with room."""
@@ -502,7 +572,7 @@ def _hooks(changes: list[Change]) -> Iterator[str]:
 def _published(changes: list[Change]) -> Iterator[str]:
     """Compare the messages that a transaction publishes with the runs of the subscriber and the checkpoints."""
     new = [(change.table, change.new) for change in changes if change.old is None and change.new is not None]
-    stored = Counter(str(row["id"]) for table, row in new if table == "publications")
+    stored = Counter(str(row["id"]) for table, row in new if table == "publications" and row["topic"] != PARCELS)
     created = Counter(
         msgspec.json.decode(row["options"])["published"]["message"]
         for table, row in new
@@ -511,6 +581,15 @@ def _published(changes: list[Change]) -> Iterator[str]:
     for id in sorted(stored.keys() | created.keys()):
         if not stored[id] == created[id] == 1:
             yield f"message {id} was published {stored[id]} times and created {created[id]} runs"
+
+
+def _takes(inbox: str, to: str) -> bool:
+    selected = parse_inbox(inbox)
+    return selected is not None and selected.where["to"] == to
+
+
+def _is_ask(topic: str | None) -> bool:
+    return topic is not None and topic.startswith(ASK_PREFIX)
 
 
 def is_claim(change: Change) -> bool:

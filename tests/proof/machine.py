@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from holdfast.errors import GraphError, KeyConflict, RunFinished
@@ -18,7 +18,6 @@ from holdfast.store.commands import (
     AnnotateCommand,
     FailedTryCommand,
     NewCheckpoint,
-    RunToken,
     WaitCommand,
     WaitOutcome,
     WaitRegistered,
@@ -28,24 +27,23 @@ from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.run_actions import RunChanges
 from holdfast.store.waits import event_target
+from tests.proof.interaction_rules import PICK, InteractionRules
 from tests.proof.model import AGE_INTERVAL, CAP, DELAY, LEASE, MAX_CRASHES, SECOND, HeldClaim, Model
 from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreHarness
+from tests.support.stream_programs import StreamReader
 
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
 TABLES = (
     "runs", "workers", "checkpoints", "waits", "events", "messages", "history", "limits", "keys", "edges",
-    "limit_settings", "metadata",
+    "limit_settings", "metadata", "publications", "listeners", "subscriptions", "chunks",
 )  # fmt: skip
 SESSIONS = ("a", "b")
 STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
-PICK = st.integers(0, 5)
 IF_TAKEN = st.sampled_from(("return", "queue", "replace", "cancel"))
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(InteractionRules):
     """Random operations. The stores of `harnesses` have to agree with the model, and so with each other."""
-
-    harnesses: tuple[StoreHarness, ...] = ()
 
     @initialize()
     def begin(self) -> None:
@@ -54,34 +52,18 @@ class StoreMachine(RuleBasedStateMachine):
                 harness.sql(f"delete from {{schema}}{table}")
             harness.clock.now = self.harnesses[0].clock.now
             harness.store.limits.declare([("few", CAP, None)])
+            self.declare_subscription(harness, True)
         self.model = Model(self.harnesses[0].clock.now)
         self.claims: list[HeldClaim] = []
         self.ended: set[HeldClaim] = set()
         self.sessions: dict[str, str] = {}
+        self.readers: dict[tuple[str, str], StreamReader] = {}
         self.numbers = 0
         for name in SESSIONS:
             self.open(name)
             for limited in (False, True):
                 self.add(0, 0, None, limited, None)
                 self.claim(name, 1, limited, new=None)
-
-    def number(self) -> int:
-        self.numbers += 1
-        return self.numbers
-
-    def compare(self, wanted: Any, call: Any) -> None:
-        """Check that every store replies as the model does."""
-        for harness in self.harnesses:
-            reply = call(harness)
-            assert reply == wanted, f"{harness.store.database.dialect.name} replied {reply!r}, the model {wanted!r}"
-
-    def run(self, pick: int) -> str:
-        """Pick a run, preferably one that was claimed recently."""
-        ids = [*dict.fromkeys(held.id for held in reversed(self.claims[-3:])), *self.model.runs]
-        return ids[pick % len(ids)]
-
-    def held(self, pick: int) -> HeldClaim:
-        return self.claims[-1 - pick % len(self.claims)]
 
     # Sessions and time
 
@@ -371,9 +353,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Durable functions
 
-    def of(self, held: HeldClaim, harness: StoreHarness) -> RunToken:
-        return RunToken(held.id, harness.row(held.id)["seq"], held.fence, 0)
-
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, repeat=st.booleans())
     def record(self, pick: int, repeat: bool) -> None:
@@ -608,8 +587,16 @@ class StoreMachine(RuleBasedStateMachine):
             },
             "events": model.events,
             "messages": {
-                run.id: [(payload, None if taken is None else f"0:{taken}") for payload, taken in run.messages]
+                run.id: [
+                    (each.topic, each.payload, None if each.taken_by is None else f"0:{each.taken_by}")
+                    for each in run.messages
+                ]
                 for run in runs if run.messages
+            },
+            "listeners": {(run.id, inbox) for run in runs if not run.final for inbox in run.listens},
+            "publications": model.publications,
+            "chunks": {
+                run.id: [(each.step, each.step_try, each.data) for each in run.chunks] for run in runs if run.chunks
             },
             "used": model.used(),
         }  # fmt: skip
@@ -629,8 +616,18 @@ class StoreMachine(RuleBasedStateMachine):
         for run, data in harness.sql(history):
             tries.setdefault(str(run), []).append(data)
         messages: dict[str, list[Any]] = {}
-        for run, payload, taken in harness.sql("select run, payload, taken_by from {schema}messages order by run, n"):
-            messages.setdefault(str(run), []).append((payload, taken))
+        for run, *rest in harness.sql("select run, topic, payload, taken_by from {schema}messages order by run, n"):
+            messages.setdefault(str(run), []).append(tuple(rest))
+        chunks: dict[str, list[Any]] = {}
+        for run, *rest in harness.sql(
+            "select run, step, coalesce(step_try, 1), data from {schema}chunks order by run, n"
+        ):
+            chunks.setdefault(str(run), []).append(tuple(rest))
+        listeners = harness.sql(
+            "select l.run, l.inbox from {schema}listeners l join {schema}runs r on r.id = l.run"
+            " where r.finished_at is null"
+        )
+        publications = harness.sql("select id, topic, runs, functions from {schema}publications")
         metadata: dict[str, dict[str, int]] = {}
         for run, name, value in harness.sql("select run, name, value from {schema}metadata"):
             metadata.setdefault(str(run), {})[name] = int(value)
@@ -645,5 +642,8 @@ class StoreMachine(RuleBasedStateMachine):
             "waits": {(str(run), key): tuple(row) for run, key, *row in waits},
             "events": dict(harness.sql("select name, payload from {schema}events where emitted_at is not null")),
             "messages": messages,
+            "listeners": {(str(run), inbox) for run, inbox in listeners},
+            "publications": {str(id): tuple(rest) for id, *rest in publications},
+            "chunks": chunks,
             "used": int(used[0][0]),
         }

@@ -1,4 +1,4 @@
-"""A model of the store in plain Python: runs, leases, events, messages, graphs and limits.
+"""A model of the store in plain Python: runs, leases, events, messages, topics, streams, graphs and limits.
 
 It specifies the correct behavior without SQL and without regard to speed. Times are in microseconds.
 """
@@ -15,6 +15,8 @@ LEASE = 10 * SECOND
 DELAY = 10 * SECOND
 MAX_CRASHES = 1
 CAP = 2
+SHORT_ABSENCE = 300 * SECOND
+"""How long a subscription receives messages that no code declares any more."""
 AGE_INTERVAL = SECOND
 """How long a run waits until its priority has grown by one, if it does."""
 AGED = 2 * 10**18
@@ -36,6 +38,26 @@ class Wait:
     def has_pending_timeout(self) -> bool:
         """Return whether a retry starts its timeout anew."""
         return self.kind != "sleep" and self.due_at is not None and self.outcome in (None, ("due", None))
+
+
+@dataclass
+class Message:
+    """A message of a run. `taken_by`: the wait that received it."""
+
+    topic: str
+    payload: str
+    taken_by: str | None = None
+
+
+class Chunk(NamedTuple):
+    """A chunk that a run wrote in a step, or outside of steps. `serial`: which of the writes of the claim, or of the
+    body, it is."""
+
+    step: str | None
+    step_try: int
+    fence: int
+    serial: int
+    data: str
 
 
 @dataclass
@@ -78,7 +100,10 @@ class Run:
     tries: list[str] = field(default_factory=list)
     """Failed tries of steps that are in its history."""
     waits: dict[str, Wait] = field(default_factory=dict)
-    messages: list[list[str | None]] = field(default_factory=list)  # payload, and the wait that took it
+    messages: list[Message] = field(default_factory=list)
+    listens: set[str] = field(default_factory=set)
+    """The topics of the published messages that it receives."""
+    chunks: list[Chunk] = field(default_factory=list)
 
     @property
     def final(self) -> bool:
@@ -144,6 +169,11 @@ class Model:
         self.events: dict[str, str] = {}
         self.graphs: dict[str, str] = {}  # their states
         self.keys: dict[str, Key] = {}
+        self.subscribed = True
+        """Whether the code of the task declares that it subscribes."""
+        self.orphaned_at: int | None = None
+        self.publications: dict[str, tuple[str, int, int]] = {}  # topics, created runs, and functions
+        self.published_keys: dict[str, tuple[str, str]] = {}  # payloads and messages
         self.seq = 0
 
     # Sessions
@@ -406,12 +436,20 @@ class Model:
         self.runs[held.id].tries.append(data)
         return True
 
-    def wait(self, held: HeldClaim, kind: str, key: str, target: str | None, delay: int | None, n: int) -> str:
-        """Register a wait and return `lost`, `open` or the outcome, which is recorded then."""
+    def wait(
+        self, held: HeldClaim, kind: str, key: str, target: str | None, delay: int | None, n: int,
+        *, listens: bool = False,
+    ) -> str:  # fmt: skip
+        """Register a wait and return `lost`, `open` or the outcome, which is recorded then.
+
+        `listens`: from now on the run receives published messages under the topic `target`, also between its waits.
+        """
         if not self.has(held):
             return "lost"
         run = self.runs[held.id]
         known = run.waits.get(key)
+        if listens:
+            run.listens.add(str(target))
         outcome = known.outcome if known is not None else self._find_outcome(run, kind, key, target)
         if outcome is not None:
             run.waits.pop(key, None)
@@ -426,9 +464,9 @@ class Model:
             return "event", self.events[target]
         if kind == "message":
             for message in run.messages:
-                if message[1] is None:
-                    message[1] = key
-                    return "message", message[0]
+                if message.topic == target and message.taken_by is None:
+                    message.taken_by = key
+                    return "message", message.payload
         return None
 
     def suspend(self, held: HeldClaim) -> bool:
@@ -470,15 +508,89 @@ class Model:
         run = self.runs[id]
         if run.final:
             return False
-        run.messages.append([payload, None])
-        open_waits = [(w.since, key, w) for key, w in run.waits.items() if w.kind == "message" and w.outcome is None]
-        for _, key, wait in sorted(open_waits, key=lambda each: each[:2]):
-            first = next(message for message in run.messages if message[1] is None)
-            first[1] = key
-            wait.outcome = ("message", first[0])
-            break
-        self._wake(run)
+        self._add_message(run, "news", payload)
         return True
+
+    def _add_message(self, run: Run, topic: str, payload: str) -> None:
+        run.messages.append(Message(topic, payload))
+        open_waits = [
+            (wait.since, key, wait)
+            for key, wait in run.waits.items()
+            if (wait.kind, wait.target, wait.outcome) == ("message", topic, None)
+        ]
+        for _, key, wait in sorted(open_waits, key=lambda each: each[:2])[:1]:
+            first = next(each for each in run.messages if each.topic == topic and each.taken_by is None)
+            first.taken_by = key
+            wait.outcome = ("message", first.payload)
+        self._wake(run)
+
+    # Topics
+
+    def deploy(self, subscribes: bool) -> None:
+        """Reconcile the subscription with code that has it or hasn't."""
+        if self.subscribed and not subscribes:
+            self.orphaned_at = self.now
+        self.subscribed = subscribes
+
+    def publish(
+        self, id: str, topic: str, payload: str, inbox: str, *, selected: bool, created: str, key: str | None = None
+    ) -> tuple[str, int, int, bool] | str:
+        """Publish a message to the functions that listen under `inbox`, and to the task that subscribes.
+
+        `selected`: whether the subscription selects it; then it creates the run `created`. Return the message, how many
+        runs and functions got it, and whether it is new.
+        """
+        if key is not None and key in self.published_keys:
+            known, message = self.published_keys[key]
+            return (message, *self.publications[message][1:], False) if known == payload else "conflict"
+        if key is not None:
+            self.published_keys[key] = (payload, id)
+        absent = not self.subscribed and self.orphaned_at is not None and self.now - self.orphaned_at >= SHORT_ABSENCE
+        runs = int(selected and not absent)
+        if runs:
+            self._new(created, args=f'{{"*":[{payload}]}}')
+        functions = [run for run in self._runs() if inbox in run.listens and not run.final]
+        for run in functions:
+            self._add_message(run, inbox, payload)
+        self.publications[id] = (topic, runs, len(functions))
+        return id, runs, len(functions), True
+
+    def publish_from(self, held: HeldClaim, n: int, id: str, *message: str, selected: bool, created: str) -> bool:
+        """Publish from a durable function; a repeat is accepted and changes nothing."""
+        if not self.record(held, n, ""):
+            return False
+        self.publish(id, *message, selected=selected, created=created)
+        return True
+
+    # Streams
+
+    def write(self, held: HeldClaim, n: int | None, chunk: Chunk) -> bool:
+        """Write a chunk; a repeat is accepted and changes nothing. One of the body is recorded."""
+        if not self.has(held):
+            return False
+        run = self.runs[held.id]
+        run.chunks.append(chunk)
+        if n is not None:
+            run.steps[n] = ""
+        return True
+
+    def transcript(self, id: str) -> list[str]:
+        """Return what a reader of a run has in the end: the chunks that count, in order.
+
+        A chunk of a step that was written in another claim or try than the step's chunk before replaces all of the
+        step's. One of the body replaces those of the body from its serial on.
+        """
+        kept: list[Chunk] = []
+        last: dict[str | None, Chunk] = {}
+        for chunk in self.runs[id].chunks:
+            before = last.get(chunk.step)
+            if before is not None and chunk.step is None:
+                kept = [each for each in kept if each.step is not None or each.serial < chunk.serial]
+            elif before is not None and before[1:3] != chunk[1:3]:
+                kept = [each for each in kept if each.step != chunk.step]
+            kept.append(chunk)
+            last[chunk.step] = chunk
+        return [chunk.data for chunk in kept]
 
     def cancel(self, id: str) -> bool:
         """Cancel a run; a worker that executes it keeps its session until it releases the run."""

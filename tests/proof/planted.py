@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_EXAMPLES = 250
 MAX_SEEDS = 400
 FIRST_SEEDS = {
-    "claim-forgotten": 12, "claim-stalled": 3, "renew-stalled": 21, "spend-lost": 35, "spend-unwaited": 150,
+    "claim-forgotten": 6, "claim-stalled": 22, "renew-stalled": 22, "spend-unwaited": 23,
+    "topic-repeated": 132, "chunk-repeated": 50,
 }  # fmt: skip
 """Seeds that caught these bugs before, tried first to save time."""
 MODEL_SETTINGS = settings(
@@ -63,7 +64,7 @@ def catch(bug: Bug) -> Caught:
         if bug.test is not None:
             failed, said = catch_with_test(bug.test)
             return Caught(bug.name, None, None, said, bug.test if failed else None)
-        example, said = catch_with_model() if bug.in_the_store else (None, "")
+        example, said = catch_with_model() if bug.in_the_model else (None, "")
         if example is not None:
             return Caught(bug.name, example, None, said)
         seed, said = catch_with_simulation(FIRST_SEEDS.get(bug.name, 0))

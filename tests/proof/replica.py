@@ -34,6 +34,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "metadata": ("run", "name"),
     "run_values": ("run", "name"),
     "publications": ("id",),
+    "listeners": ("run", "inbox"),
+    "chunks": ("run", "n"),
     "effects": ("run", "name", "n"),
 }
 """The replicated tables and their keys."""

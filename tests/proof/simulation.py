@@ -100,7 +100,7 @@ class Simulation:
         self.invariants = InvariantChecker(self.replica, self.clock.database)
         self.clients = Clients(self, environment)
         self.observer = environment.tasks.observer = TaskObserver(
-            self.replica, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
+            self.replica, self.fail, self.sleep, self.clients.wanted_event, self.clients.wanted_ask, self._kill_loop
         )
 
     # Trace

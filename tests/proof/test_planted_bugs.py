@@ -39,6 +39,18 @@ def test_bugs_of_a_worker_are_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reply-lost", "ask-twice", "topic-repeated", "chunk-repeated"])
+def test_bugs_of_asks_topics_and_streams_are_caught_by_the_simulation(name):
+    assert catch_apart(name).seed is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["topic-lost", "topic-twice", "inbox-lost", "chunk-twice"])
+def test_bugs_of_topics_and_streams_are_caught_by_the_model(name):
+    assert catch_apart(name).example is not None
+
+
 @pytest.mark.parametrize("name", ["charge-everybody", "isolate-early", "overtake", "age-starves"])
 def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
@@ -57,7 +69,8 @@ def test_other_bugs_of_flow_control_are_caught(name):
     assert catch_apart(name).by is not None
 
 
-@pytest.mark.parametrize("name", ["keep-off", "resident-stale", "chunk-repeated"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keep-off", "resident-stale", "chunk-kept"])
 def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):
     assert catch_apart(name).test is not None
 

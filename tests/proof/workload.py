@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast import (
@@ -36,14 +37,31 @@ SIDE = "side"
 """A queue with slots of its own whose runs only some workers may execute, and with priority aging."""
 SIDE_SLOTS = 1
 LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
-MORE_LEAVES = ("map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set", "spend", "paid", "publish")
-ALONE = ("give up",)
-"""Operations that depend on the timing of task code, which replay can't repeat; never in concurrent branches."""
+MORE_LEAVES = (
+    "map", "transaction", "emit", "undo", "naps", "limited", "annotate", "set", "spend", "paid", "publish", "ask",
+    "next", "write", "stream",
+)  # fmt: skip
+ALONE = ("give up", "serve")
+"""Operations that are never in concurrent branches: their order depends on the timing of task code, which replay can't
+repeat, or they receive what other branches wait for."""
 DURABLE = (
     "step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo", "limited", "annotate", "set", "publish",
+    "ask", "serve", "write", "stream",
 )  # fmt: skip
 """Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
+PRICE = "price"
+"""The name of all asks. The reply is the payload, a number."""
+PARCELS = "parcels"
+"""A topic that no task subscribes to, only functions."""
+
+
+@dataclass
+class Parcel:
+    """A message on the topic `PARCELS`."""
+
+    to: str
+    n: int
 
 
 class AttemptView:
@@ -64,10 +82,12 @@ class TaskObserver:
         fail: Callable[[str], None],
         sleep: Callable[[float], None],
         on_wait: Callable[[str], None],
+        on_ask: Callable[[str, str], None],
         kill: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
         self.kill = kill  # kills the process of this loop
         self.on_wait = on_wait  # called before task code waits for an event
+        self.on_ask = on_ask  # called with a run and a name before task code waits for an ask
         self.replica = replica
         self.fail = fail
         self.sleep = sleep
@@ -75,9 +95,13 @@ class TaskObserver:
         self.views: defaultdict[tuple[str, int], list[AttemptView]] = defaultdict(list)
         self.returned: defaultdict[str, set[str]] = defaultdict(set)
         self.side_runs: defaultdict[int, set[str]] = defaultdict(set)  # names of running runs by the id of the loop
+        self.asks: defaultdict[str, dict[str, str]] = defaultdict(dict)  # which operation of a run received each ask
+        self.written: defaultdict[str, dict[tuple[int, str], list[str]]] = defaultdict(dict)
+        """The chunks of each run that count, by generation and operation."""
 
     def forget(self, run: str) -> None:
         """Forget the observations of a run that an operator retries."""
+        self.asks.pop(run, None)
         for id, generation in self.views:
             if id == run:
                 self.views[id, generation] = []
@@ -442,7 +466,68 @@ class ProgramRunner:
         return await self.ctx.emit(event, f"by {name}")
 
     async def do_publish(self, name: str, turns: int, event: str) -> Any:
+        if turns:
+            await self.ctx.publish(PARCELS, Parcel(event, turns))
+            return "sent"
         return self.expect(1, (await self.ctx.publish("news", name)).runs)
+
+    async def do_next(self, name: str, turns: int, event: str) -> Any:
+        return (await self.ctx.next(PARCELS, where={"to": event}, type=Parcel)).n
+
+    async def do_ask(self, name: str, turns: int, event: str) -> Any:
+        self.observer.on_ask(self.run, f"{self.generation} {name}")
+        ask = await self.ctx.receive_ask(PRICE, type=int)
+        self.handles(f"{self.generation} {name}", ask.key)
+        await self.reply(ask)
+        return ask.payload
+
+    async def reply(self, ask: Any) -> None:
+        await ask.reply(ask.payload)
+
+    def handles(self, operation: str, key: str) -> None:
+        """Note that an operation has received an ask; a violation if another one had received it."""
+        self.ctx.check()
+        if (known := self.observer.asks[self.run].setdefault(key, operation)) != operation:
+            self.observer.fail(f"run {self.run} received ask {key} in {known!r} and in {operation!r}")
+
+    async def do_serve(self, name: str, turns: int, event: str) -> Any:
+        """Answer several asks."""
+        wanted, handled = turns % 3 + 1, []
+        for at in range(wanted):
+            self.observer.on_ask(self.run, f"{self.generation} {name} {at}")
+
+        def price(number: int) -> int:
+            handled.append(number)
+            self.observe("serves", number)
+            if len(handled) == wanted:
+                self.ctx.stop(None)
+            return number
+
+        await self.ctx.serve(**{PRICE: price})
+        return handled
+
+    async def do_write(self, name: str, turns: int, event: str) -> Any:
+        """Write a chunk outside of steps."""
+        chunk = f"{name} {self.generation}"
+        await self.ctx.write(chunk)
+        self.observer.written[self.run][self.generation, name] = [chunk]
+
+    async def do_stream(self, name: str, turns: int, event: str) -> Any:
+        """Write chunks in a step whose first tries may fail."""
+        flaky = self.ctx.options(retry=Retry(max_attempts=6, delay=0.01))
+        chunks = await flaky.step(self.stream, name, turns)
+        self.observer.written[self.run][self.generation, name] = chunks
+        return chunks
+
+    @step_function
+    async def stream(self, name: str, turns: int) -> list[str]:
+        call = self.begun(name)
+        chunks = [f"{name} {self.generation} call {call} piece {piece}" for piece in range(turns % 4 + 1)]
+        for chunk in chunks:
+            await self.ctx.write(chunk)
+            if call <= turns % 3:
+                raise ValueError(name)
+        return chunks
 
     async def do_undo(self, name: str, turns: int, event: str) -> Any:
         return self.expect(name, await self.ctx.options(undo=self.undo).step(self.step, name, turns))
@@ -496,6 +581,9 @@ class AwaitableContext:
     def check(self) -> None:
         self._ctx.check()
 
+    def stop(self, value: Any) -> Any:
+        return self._ctx.stop(value)
+
     def options(self, **given: Any) -> AwaitableContext:
         return AwaitableContext(self._ctx.options(**given))
 
@@ -539,6 +627,14 @@ class SyncProgramRunner(ProgramRunner):
     @step_function
     def paid(self, name: str, turns: int) -> str:  # type: ignore[override]
         return run_without_loop(super().paid(name, turns))
+
+    @step_function
+    def stream(self, name: str, turns: int) -> list[str]:  # type: ignore[override]
+        chunks: list[str] = run_without_loop(super().stream(name, turns))
+        return chunks
+
+    async def reply(self, ask: Any) -> None:
+        ask.reply(ask.payload)
 
     def undo(self, result: str) -> None:  # type: ignore[override]
         self.observer.ran(self.run, f"undo {result}")

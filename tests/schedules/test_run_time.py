@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Graph, Holdfast
+from holdfast import BadArguments, Graph, Holdfast
 from holdfast.errors import ConfigError
 from holdfast.testing import Kit
 from tests.support.wait_until import wait_until
@@ -99,6 +99,19 @@ def test_bad_settings_name_what_is_wrong(timed_app, report, settings, says):
         timed_app.schedules.get("tack")
     with pytest.raises(ConfigError, match=r"declare a function that returns a graph in code: app\.schedule"):
         timed_app.schedules.create("graph", lambda: None, every=60)
+
+
+def test_new_arguments_keep_the_task_and_its_options(timed_app, clock, report, ledger):
+    request = report.options(tenant="acme", priority=5).request(7)
+    timed_app.schedules.create("tick", request, every=60)
+    timed_app.schedules.update("tick", args=(8,), by="ada")
+    clock.forward(61)
+    timed_app.worker().drain(timeout=60)
+    assert ledger.lines() == ["8"]
+    (run,) = timed_app.runs()
+    assert (run.tenant, run.priority) == ("acme", 5)
+    with pytest.raises(BadArguments, match="report"):
+        timed_app.schedules.update("tick", args=(1, 2, 3))
 
 
 def test_a_running_worker_takes_up_changes_within_a_second(make_app, ledger):

@@ -29,7 +29,8 @@ ONLY_POSTGRES = {"add_new_runs"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
 SIZED = {
     "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs",
-    "pick_expired", "delete_descendants",
+    "pick_expired", "delete_descendants", "tag_lists", "scan_runs", "oldest_runs", "oldest_finished",
+    "last_due", "next_due",
 } | {name for name in HOT if name.startswith(("newest_", "some_"))}  # fmt: skip
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {

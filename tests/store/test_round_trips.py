@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.database.postgres import PostgresConnection
+from holdfast.model.asks import ANY_ASK
 from holdfast.store.rows import AttemptEnd
 from tests.support.store_harness import StoreHarness, end_of, spawn_of, wait_of
 
@@ -84,6 +85,40 @@ def test_the_end_of_a_child_takes_two_round_trips(harness, count):
     assert trips in (None, 2)
 
 
+class Claim:
+    """Claims in the transactions of clients, as a worker of their process does."""
+
+    session_id = "w"
+
+    def __init__(self, before_commit: Callable[[Any], None]) -> None:
+        self._before_commit = before_commit
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __call__(self, tx: Any) -> None:
+        self._before_commit(tx)
+
+
+def test_an_enqueue_and_the_claim_of_the_run_take_one_round_trip(harness, count):
+    run = harness.new()
+    harness.store.lanes.for_runs([run])
+    claim = Claim(claiming(harness))
+    remove = harness.store.claim_for_clients(lambda: claim)
+    names, trips = count(lambda: harness.store.enqueuer.enqueue([run]))
+    claimed = (
+        ["act_for_session", "add_new_runs", "claim"] if trips is not None else ["add_runs", "pick_claimable", "claim"]
+    )
+    assert names == claimed
+    assert trips in (None, 1), "with begin and commit"
+    remove()
+    names, trips = count(lambda: harness.store.enqueuer.enqueue([harness.new()]))
+    assert names == claimed[-2:-1] if trips is not None else ["add_runs"]
+    assert trips in (None, 1)
+
+
 def test_a_message_takes_three_round_trips(harness, count):
     claim = harness.running("w")
     harness.store.journal.write("w", [wait_of(claim, "message", "go")])
@@ -94,7 +129,7 @@ def test_a_message_takes_three_round_trips(harness, count):
     assert trips in (None, 3)
 
 
-def test_an_event_takes_four_round_trips(harness, count):
+def test_an_event_takes_three_round_trips(harness, count):
     claim = harness.running("w")
     harness.store.journal.write("w", [wait_of(claim, "event", "go")])
     names, trips = count(lambda: harness.store.events.emit(None, "go", "1"))
@@ -102,6 +137,32 @@ def test_an_event_takes_four_round_trips(harness, count):
         "create_event_rows", "lock_events", "read_emitted", "find_event_waiters", "lock_runs", "emit_events",
         "resolve_waits",
     ]  # fmt: skip
+    assert trips in (None, 3)
+
+
+def test_an_ask_takes_three_round_trips(harness, count):
+    claim = harness.running("w")
+    harness.store.journal.write("w", [wait_of(claim, "message", ANY_ASK)])
+    names, trips = count(lambda: harness.store.asks.ask(claim.id, "add", "1", "key"))
+    assert names[:3] == ["lock_runs", "find_ask", "add_ask"]
+    assert names[-2:] == ["take_messages", "resolve_waits"]
+    assert trips in (None, 3), "the locks, what the ask is for, the rest and the commit"
+
+
+def test_the_wait_for_the_next_ask_takes_two_round_trips(harness, count):
+    claim = harness.running("w")
+    names, trips = count(lambda: harness.store.journal.write("w", [wait_of(claim, "message", ANY_ASK)]))
+    assert names == ["lock_session", "lock_runs", "read_recorded", "find_waits", "first_unread_ask", "add_waits"]
+    assert trips in (None, 2)
+
+
+@pytest.mark.parametrize("emitted", [False, True], ids=["waiting", "emitted"])
+def test_the_wait_for_an_event_takes_four_round_trips(harness, count, emitted):
+    claim = harness.running("w")
+    if emitted:
+        harness.store.events.emit(None, "go", "1")
+    names, trips = count(lambda: harness.store.journal.write("w", [wait_of(claim, "event", "go")]))
+    assert names[-1] == ("add_checkpoints" if emitted else "add_waits")
     assert trips in (None, 4)
 
 

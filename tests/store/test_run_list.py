@@ -22,14 +22,14 @@ ERRORS = (None, '{"code":"error","type":"ValueError","message":"no \\"Funds\\" a
 INSERT = """
 insert into {schema}runs (id, lane, priority, state, due_at, session, max_crashes, args, keep, created_at, finished_at,
     error, tenant, tags, root, parent, ending, kind)
-select cast(each.id as {uuid}), each.lane, 0, each.state, each.due_at, each.session, 3, '[]', 1, each.created_at,
-    each.finished_at, each.error, each.tenant, each.tags, cast(each.root as {uuid}), cast(each.root as {uuid}),
-    each.ending, each.kind
+select cast(each.id as {uuid}), each.lane, 0, each.state, each.due_at, each.session, 3, coalesce(each.args, '[]'), 1,
+    each.created_at, each.finished_at, each.error, each.tenant, each.tags, cast(each.root as {uuid}),
+    cast(each.root as {uuid}), each.ending, each.kind
 from {each(:rows, COLUMNS)}
 """.replace(
     "COLUMNS",
     "id uuid, lane bigint, state text, due_at bigint, session text, created_at bigint, finished_at bigint, error text,"
-    " tenant text, tags text, root uuid, ending text, kind text",
+    " tenant text, tags text, root uuid, ending text, kind text, args text",
 )
 STORED = (
     "ready",
@@ -71,6 +71,7 @@ def many(harness):
                 "root": chance.choice(rows[:5])["id"] if n > 5 and n % 3 == 0 else None,
                 "ending": "failed" if unfinished and n % 7 == 0 else None,
                 "kind": "graph" if state == "waiting" and n % 2 == 0 else None,
+                "args": f'{{"number":{n % 20},"text":"7 numbers"}}' if n % 3 else f'{{"number":{n % 20}}}',
             }
         )  # fmt: skip
     harness.sql(INSERT, rows=json_rows(rows))
@@ -109,7 +110,18 @@ def fits(asked, row, shown):
         and (asked.id_prefix is None or row["id"].replace("-", "").startswith(asked.id_prefix))
         and (asked.parent is None or row["root"] == str(asked.parent))
         and (asked.family is None or str(asked.family) in (row["root"], row["id"]))
+        and (not asked.top_level or row["root"] is None)
+        and (not asked.ids or UUID(row["id"]) in asked.ids)
+        and (asked.search is None or has_text(asked.search, row))
     )
+
+
+def has_text(text, row):
+    args, error = json.loads(row["args"]), words(row["error"])
+    number = args["number"]
+    if text in args.get("text", ""):
+        return True
+    return text.lower() in error or text in (str(number), f"number={number}") or text in json.loads(row["tags"] or "[]")
 
 
 def random_filter(chance, many):
@@ -132,6 +144,9 @@ def random_filter(chance, many):
         "id_prefix": lambda: chance.choice(many)["id"].replace("-", "")[: chance.randrange(6, 13)],
         "parent": lambda: UUID(chance.choice(many[:5])["id"]),
         "family": lambda: UUID(chance.choice(many[:5])["id"]),
+        "top_level": lambda: True,
+        "ids": lambda: tuple(UUID(row["id"]) for row in chance.sample(many, 30)),
+        "search": lambda: chance.choice(("7", "17", "number=3", "red", "funds", "absent")),
     }
     return RunFilter(**{name: makers[name]() for name in chance.sample(sorted(makers), chance.randrange(4))})
 
@@ -142,6 +157,11 @@ def test_pages_equal_a_full_scan(harness, many, monkeypatch, walk, few):
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", walk)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS", few)
     monkeypatch.setattr(run_list, "PORTION_SIZES", (5, 30))
+    monkeypatch.setattr(run_list, "MAX_SCANNED_RUNS", 2 * walk)
+    monkeypatch.setattr(run_list, "SCAN_SIZES", (few, 35))
+    monkeypatch.setattr(run_list, "MIN_TEXT_PORTION", 2)
+    monkeypatch.setattr(run_list, "MAX_CHECKED_RUNS", few)
+    monkeypatch.setattr(run_list, "MAX_TAG_STREAMS", few // 50)
     chance = random.Random(walk)
     rows = {row["id"]: row for row in many}
     shown = everything(harness)
@@ -165,6 +185,7 @@ def all_pages(harness, asked, size):
 
 
 def test_a_page_that_skips_too_many_is_partial_and_has_a_cursor(harness, many, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_TAG_LISTS", 0)
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
     first = harness.store.run_list.page(RunFilter(tag="nobody has it"), 10)
     assert (first.rows, first.partial) == ([], True)
@@ -186,6 +207,7 @@ def test_error_search_matches_message_type_and_code_not_the_json(harness):
 
 
 def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(harness, many, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_TAG_LISTS", 0)
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
     page = harness.store.run_list.page(RunFilter(queue="q1", tag="nobody has it"), 10)
     lanes = {harness.lane(task, "q1") for task in ("t1", "t2")}
@@ -195,8 +217,9 @@ def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(harness
 
 
 def test_small_heaps_may_be_too_large_together(harness, many, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_TAG_LISTS", 0)
     asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
-    assert harness.store.run_list.page(asked, 10) == ([], None, False)
+    assert harness.store.run_list.page(asked, 10)[:3] == ([], None, False)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS_TOTAL", 20)
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
     assert harness.store.run_list.page(asked, 10).partial
@@ -204,7 +227,7 @@ def test_small_heaps_may_be_too_large_together(harness, many, monkeypatch):
 
 def test_an_unknown_task_needs_no_scan(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
-    assert harness.store.run_list.page(RunFilter(task="unknown"), 10) == ([], None, False)
+    assert harness.store.run_list.page(RunFilter(task="unknown"), 10)[:3] == ([], None, False)
 
 
 def test_failed_runs_are_found_behind_any_number_of_others(harness, many, monkeypatch):

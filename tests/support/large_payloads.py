@@ -162,7 +162,7 @@ def requests(ids: dict[str, Any]) -> list[tuple[str, str]]:
             target = path.replace("{id}", str(run)).replace("{gate:path}", "gate").replace("{gate}", "gate")
             found.append(("GET", target.replace("{schedule:path}", "hourly").replace("{schedule}", "hourly")))
     found += [("GET", f"{PREFIX}/runs/{ids['waiting']}/{part}?limit=200&after=50") for part in ("steps", "history")]
-    found += [("GET", f"/bulk?verb=retry&{quote('state', safe='')}=failed"), ("GET", f"/find?id={ids['done']}")]
+    found += [("GET", f"/bulk?verb=retry&{quote('state', safe='')}=failed"), ("GET", f"/find?q={ids['done']}")]
     return found
 
 

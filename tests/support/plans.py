@@ -24,7 +24,7 @@ TABLES = (
 RUNS = """
 insert into {schema}runs (id, lane, priority, state, due_at, deadline, session, fence, attempt, max_crashes,
     unique_name, args, keep, records, created_at, claimed_at, started_at, finished_at, expires_at, root, parent,
-    spawn_key, place, kind, node, pending, tenant, turn, limits, held, parked_on)
+    spawn_key, place, kind, node, pending, tenant, turn, limits, held, parked_on, tags)
 select {id(n)}, 1 + n % 5, n % 3,
     case when n % 100 < 60 then 'done' when n % 100 < 70 then 'failed' when n % 100 < 75 then 'scheduled'
         when n % 100 < 90 then 'ready' when n % 100 < 93 then 'waiting' when n % 100 < 95 then 'blocked'
@@ -43,7 +43,8 @@ select {id(n)}, 1 + n % 5, n % 3,
     't' || (n % 7), case when n % 3 = 0 then n else 0 end,
     case when n % 100 between 75 and 79 or n % 100 >= 95 then '["[\\"one\\",\\"' || (n % 50) || '\\"]"]' end,
     case when n % 100 between 75 and 79 then 'full' end,
-    case when n % 100 between 75 and 79 then '["one","' || (n % 50) || '"]' end
+    case when n % 100 between 75 and 79 then '["one","' || (n % 50) || '"]' end,
+    case when n % 3 = 0 then '["tag ' || (n % 100) || '"]' end
 from {series}
 """
 FURTHER = """
@@ -181,9 +182,10 @@ VALUES: dict[str, Any] = {
 
 LIST = {
     **dict.fromkeys(("states", "task", "queue", "tag", "created_from", "created_to", "finished_from", "finished_to")),
-    **dict.fromkeys(("error", "parent", "family", "key", "metadata", "paused")),
+    **dict.fromkeys(("error", "parent", "family", "key", "metadata", "paused", "top_level", "search", "named")),
     "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
 }  # fmt: skip
+POSITION = {"at": NOW, "id": IDS[5], "finished_from": None}
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 
 # By statement: its parameters, and an index that its plan must use.
@@ -307,6 +309,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "read_emitter": ({"target": "e1"}, "events_pkey"),
     "emit_events": (TARGETS, "events_pkey"),
     "find_event_waiters": (TARGETS, "holdfast_waits_awaited"),
+    "find_event_set_aside": ({"target": "t"}, "holdfast_waits_awaited"),
+    "await_next_emit": ({"target": "t"}, "holdfast_waits_awaited"),
     "pick_events_with_waiters": ({}, "holdfast_events_more"),
     "clear_more_waiters": (TARGETS, "events_pkey"),
     "pick_old_events": ({"age": 1}, "holdfast_events_age"),
@@ -319,7 +323,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "first_waiting_receiver": (ONE | {"topic": "topic"}, "waits_pkey"),
     "return_unread_messages": ({}, "messages_pkey"),
     "set_message_aside": (ONE | {"taken_by": "0:key", "set_aside": "aside:0:key"}, "messages_pkey"),
-    "supersede_message": (ONE | {"generation": 0, "key": "k"}, "checkpoints_pkey"),
+    "supersede_outcome": (ONE | {"generation": 0, "key": "k"}, "checkpoints_pkey"),
     "list_set_aside": (ONE, "messages_pkey"),
     "read_set_aside": (ONE | {"n": 1}, "messages_pkey"),
     "return_messages": (each(taken_by="0:key"), "messages_pkey"),
@@ -357,6 +361,16 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "newest_of_lane": (LIST, "holdfast_runs_ended"),
     "newest_of_tenant": (LIST, "holdfast_runs_tenant"),
     "newest_with_metadata": (LIST | {"term": "order 42"}, "holdfast_metadata_values"),
+    "newest_with_tags": (LIST | {"tags": '["tag 7"]'}, "holdfast_runs_tags"),
+    "tag_lists": ({}, "holdfast_runs_tags"),
+    "some_with_metadata_value": ({"value": "42"}, "holdfast_metadata_contents"),
+    "scan_runs": (LIST | {"search": "%a%"}, "runs_pkey"),
+    "count_hidden_args": ({}, "runs_pkey"),
+    "oldest_runs": (LIST, "runs_pkey"),
+    "newest_finished": (POSITION, "holdfast_runs_finished"),
+    "oldest_finished": (POSITION, "holdfast_runs_finished"),
+    "last_due": (POSITION, "holdfast_runs_due"),
+    "next_due": (POSITION, "holdfast_runs_due"),
     "some_ready": ({}, "holdfast_runs_ready"),
     "some_ready_of_lane": (LIST, "holdfast_runs_ready"),
     "some_held": ({}, "holdfast_runs_held"),

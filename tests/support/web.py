@@ -106,5 +106,8 @@ async def _ask(
         got.append(message)
 
     await site(scope, receive, send)
-    headers_back = {name.decode().lower(): value.decode() for name, value in got[0]["headers"]}
+    headers_back: dict[str, str] = {}
+    for raw, value in got[0]["headers"]:
+        name = raw.decode().lower()
+        headers_back[name] = f"{headers_back[name]}, {value.decode()}" if name in headers_back else value.decode()
     return Answer(got[0]["status"], headers_back, b"".join(each.get("body", b"") for each in got[1:]))

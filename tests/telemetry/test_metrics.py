@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import urllib.error
 import urllib.request
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY
 
 from holdfast import Context, Holdfast, Retry
+from holdfast.cli.commands import holdfast
 from holdfast.telemetry.metrics import METRICS, SeriesNames, bound_samples
 from tests.support.durable import drain
 from tests.support.processes import Processes
@@ -242,20 +244,32 @@ def free_ports():
     raise AssertionError("no port is free")
 
 
+def got(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 def scraped(port):
     return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_each_worker_process_serves_metrics_on_its_own_port(worker, processes):
+def test_each_worker_process_serves_probes_and_metrics_on_its_own_port(worker, processes):
     port = free_ports()
     more = ["--processes", str(processes)] if processes > 1 else []
-    process = worker("--metrics", str(port), "--concurrency", "9", *more)
+    process = worker("--health", str(port), "--concurrency", "9", *more)
     for _ in range(processes):
         process.wait_for("worker started", timeout=60)
     for number in range(processes):
         shown = scraped_when_up(process, port + number)
         assert re.search(r"^holdfast_slots 9\.0$", shown, re.MULTILINE)
+        assert got(port + number, "/livez") == (200, "event_loop ok\nthreads ok\nlease ok\n")
+        wait_until(lambda number=number: got(port + number, "/readyz")[0] == 200)
+    ports = [str(port + number) for number in range(processes)]
+    assert holdfast.main(["health", *ports, "--ready"], standalone_mode=False) == 0
     process.signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
@@ -275,17 +289,17 @@ def scraped_when_up(process, port):
 
 
 @pytest.mark.parametrize("given", ["none", "0", "65536", "x:y", "127.0.0.1:"])
-def test_an_invalid_metrics_port_is_rejected(worker, given):
-    process = worker("--metrics", given)
+def test_an_invalid_health_port_is_rejected(worker, given):
+    process = worker("--health", given)
     assert process.wait(60) == 2
-    assert "--metrics" in process.log
+    assert "--health" in process.log
 
 
-def test_a_metrics_port_in_use_is_reported(worker):
+def test_a_health_port_in_use_is_reported(worker):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = worker("--metrics", str(port))
+        process = worker("--health", str(port))
         assert process.wait(60) == 2
-    assert f"cannot serve metrics at 127.0.0.1:{port}" in process.log
+    assert f"cannot serve health at 127.0.0.1:{port}" in process.log

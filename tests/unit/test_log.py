@@ -22,7 +22,7 @@ FILLED = {
     "requeued": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
     "name": "nightly", "app": "shop", "before": "bank", "what": "the result", "change": "added",
-    "names": ["nightly"], "slot": "03:00", "agent": "research", "advice": "metadata",
+    "names": ["nightly"], "file": "shop.db", "slot": "03:00", "agent": "research", "advice": "metadata",
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",

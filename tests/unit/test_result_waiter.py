@@ -11,6 +11,7 @@ import pytest
 from holdfast.client import results
 from holdfast.client.results import ResultWaiter
 from holdfast.errors import ResultTimeout, StoreUnavailable
+from holdfast.store import AttemptEnd
 
 RUNS = [UUID(int=n) for n in range(1, 4)]
 
@@ -36,6 +37,12 @@ class Runs:
         await asyncio.to_thread(self.polled.wait, 60)
 
 
+def ended(kind, result="1"):
+    """Return the end of an attempt of a run."""
+    result, error = (None, "{}") if kind == "failed" else (result, None)
+    return AttemptEnd("", 0, 1, kind, kind, result=result, error=error)
+
+
 @pytest.fixture
 def runs():
     return Runs()
@@ -58,14 +65,41 @@ async def test_one_poll_serves_all_waiting_coroutines(runs, no_repeated_polls):
     await runs.next_poll()
     assert runs.polls == [{str(id) for id in RUNS}]
     runs.states[str(RUNS[1])] = "done"
-    waiter.on_local_ends([str(RUNS[1])])
+    waiter.on_local_ends({str(RUNS[1]): None})
     assert (await tasks[1])[0] == "done"
     assert not tasks[0].done()
     runs.states.update(dict.fromkeys(runs.states, "failed"))
-    waiter.on_local_ends([str(id) for id in RUNS])
+    waiter.on_local_ends({str(id): None for id in RUNS})
     assert [(await task)[0] for task in tasks] == ["failed", "done", "failed"]
     assert runs.polls[-1] == {str(RUNS[0]), str(RUNS[2])}
     assert (await waiter.wait(RUNS[0], None))[0] == "failed"
+
+
+async def test_the_outcome_of_a_local_run_is_handed_over_without_a_poll(runs, no_repeated_polls):
+    waiter = ResultWaiter(runs)
+    tasks = waiting(waiter)
+    await runs.next_poll()
+    done, failed, cancelled = ended("done"), ended("failed"), ended("cancelled")
+    waiter.on_local_ends({str(RUNS[0]): done, str(RUNS[1]): failed})
+    assert [await task for task in tasks[:2]] == [
+        ("done", "1", None, None, None, None), ("failed", None, "{}", None, None, None),
+    ]  # fmt: skip
+    assert len(runs.polls) == 1
+    runs.states[str(RUNS[2])] = "cancelled"
+    waiter.on_local_ends({str(RUNS[2]): cancelled})  # whose reason only the database knows
+    assert (await tasks[2])[0] == "cancelled"
+    assert runs.polls[1:] == [{str(RUNS[2])}]
+
+
+def test_a_thread_takes_the_outcome_of_a_local_run(runs, no_repeated_polls):
+    waiter = ResultWaiter(runs)
+    with waiter.thread(RUNS[0], None) as thread:
+        waiter.on_local_ends({str(RUNS[0]): ended("done", "~packed")})  # which a read unpacks
+        assert thread.outcome is None
+        waiter.on_local_ends({str(RUNS[0]): ended("done")})
+        thread.pause("running")
+        assert thread.outcome == ("done", "1", None, None, None, None)
+    assert runs.polls == []
 
 
 async def test_a_new_waiter_is_polled_for_at_once(runs, no_repeated_polls):
@@ -113,6 +147,6 @@ def test_a_loop_that_ends_leaves_no_waiters_behind(runs):
         await runs.next_poll()
 
     asyncio.run(leave())
-    waiter.on_local_ends([str(RUNS[0])])
+    waiter.on_local_ends({str(RUNS[0]): None})
     runs.states[str(RUNS[0])] = "done"
     assert asyncio.run(waiter.wait(RUNS[0], None))[0] == "done"

@@ -12,7 +12,7 @@ from holdfast import Context
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.responses import MAX_BODY_BYTES
-from holdfast.web.site import OPERATIONS
+from holdfast.web.site import OPERATIONS, STREAMS
 from tests.support.asks import send_ask
 from tests.support.web import Visitor
 
@@ -392,7 +392,12 @@ def test_metrics_count_what_the_store_has(shop, open_visitor):
 def test_the_document_names_every_operation_and_what_it_takes_and_gives(open_visitor):
     document = open_visitor.get("/api/v1/openapi.json").json
     named = {operation["operationId"] for path in document["paths"].values() for operation in path.values()}
-    assert named == {operation.name for operation in OPERATIONS}
+    assert named == {operation.name for operation in (*OPERATIONS, *STREAMS)}
+    stream = document["paths"]["/runs/{id}/stream"]["get"]
+    content = stream["responses"]["200"]["content"]
+    assert set(content) == {"text/event-stream", "application/x-ndjson"}
+    assert set(content["text/event-stream"]["x-events"]) == {"chunk", "reset", "value", "end"}
+    assert {each["name"] for each in stream["parameters"]} == {"id", "after", "token", "Last-Event-ID"}
     assert document["servers"] == [{"url": PREFIX}]
     text = json.dumps(document)
     for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
@@ -415,12 +420,13 @@ def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     runs = fill()
     send_ask(runs["waiting"], "add", 1, "first")
     document = open_visitor.get("/api/v1/openapi.json").json
+    streams = {stream.path for stream in STREAMS}
     for path, operations in document["paths"].items():
-        if "get" not in operations or "{schedule}" in path:
+        if "get" not in operations or "{schedule}" in path or path in streams:
             continue
         run = runs["graph" if path.endswith(("graph", "gates", "{gate}")) else "waiting"].id
         filled = path.replace("{id}", str(run)).replace("{gate}", "approve").replace("{key}", "first")
-        answer = open_visitor.get(PREFIX + filled)
+        answer = open_visitor.get(PREFIX + filled + ("?text=acme" if path == "/search" else ""))
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
 

@@ -205,7 +205,7 @@ async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, 
     await keys.press("Enter")
     await expect(page.get_by_role("main")).to_be_focused()
 
-    await press_until(page, "Shift+Tab", page.get_by_label("Find a run by ID prefix"))
+    await press_until(page, "Shift+Tab", page.get_by_label("Find runs by ID"))
     await keys.type(str(runs["waiting"].id))
     await keys.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("listen waiting")

@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page
 
 from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.web import dashboard
 from holdfast.web.pages.routes import PAGES
 from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
@@ -23,6 +24,11 @@ from tests.web.conftest import NASTY, Shop
 
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 800}
+
+
+DETAILS = {
+    "task": "shop.charge", "queue": "search", "tenant": "acme", "limit": "mail", "worker": "worker", "budget": "none",
+}  # fmt: skip
 
 
 @dataclass
@@ -43,10 +49,15 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     site = dashboard(app, unlocked=True)
     served = Served(site)
     plain = [page.path for page in PAGES if "{" not in page.path]
-    queries = {"/find": "?id=0000", "/bulk": "?verb=retry&state=failed"}
+    queries = {"/find": "?q=0000", "/bulk": "?verb=retry&state=failed"}
     paths = [path + queries.get(path, "") for path in plain] + [f"/runs/{run.id}" for run in showcase.runs.values()]
+    paths += [f"/runs/{run.id}/family" for run in list(showcase.runs.values())[:1]]
     paths += [f"/gates/{gate.id}" for gate in Control(app.store, app.registry).gates.open(limit=1)]
     paths += [f"/schedules/{quote(each.name, safe='')}" for each in Control(app.store).schedules.list()[:3]]
+    app.store.sessions.open(
+        "worker", "host:1", 3600 * MICROS_PER_SECOND, '{"tasks": ["shop.charge"], "queues": ["search"]}'
+    )
+    paths += [f"/{kind}s/{name}" for kind, name in DETAILS.items()] + ["/enqueue?task=shop.send_email"]
     more = [
         "/runs?metadata=wrong&task=a",
         "/runs?state=failed&created_from=2020-01-01T00:00",
@@ -67,16 +78,28 @@ async def window(browser: Browser, url: str, **settings: Any) -> AsyncIterator[P
     await context.close()
 
 
-async def test_pages_pass_the_accessibility_audit(browser, place):
+WIDTHS = (1920, 1280, 390)
+LOOKS = [(width, theme) for width in WIDTHS for theme in ("light", "dark")]
+
+
+@pytest.mark.parametrize("in_all_looks", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_every_page_passes_the_accessibility_audit_and_clips_no_table(browser, place, in_all_looks):
+    """In each look, that is, width and theme; without --slow, each page in one of them, in turn."""
     findings = {}
     async with window(browser, place.url) as page:
-        for path in place.paths:
-            await page.goto(path)
-            await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
-            for scheme in ("light", "dark"):
-                await page.emulate_media(color_scheme=scheme)
-                findings[path, scheme] = await audit(page)
+        for number, path in enumerate(place.paths):
+            for width, theme in LOOKS if in_all_looks else [LOOKS[number % len(LOOKS)]]:
+                await page.emulate_media(color_scheme=theme)
+                await page.set_viewport_size({"width": width, "height": 900})
+                await page.goto(path)
+                await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
+                findings[path, width, theme] = [*await audit(page), *await page.evaluate(CLIPPED)]
     assert {where: found for where, found in findings.items() if found} == {}
+
+
+CLIPPED = """() => [...document.querySelectorAll(".scroll:has(> table)")]
+  .filter((it) => it.scrollWidth > it.clientWidth + 1)
+  .map((it) => `clipped by ${it.scrollWidth - it.clientWidth} pixels: ${it.ariaLabel}`)"""
 
 
 async def test_on_a_phone_and_without_javascript_every_page_can_be_read_and_is_not_too_wide(browser, place):
@@ -165,7 +188,7 @@ async def test_hostile_words_are_nothing_but_words_in_the_page(
     of_runs = await asyncio.to_thread(hostile_runs, shop)
     plain = [page.path for page in PAGES if "{" not in page.path]
     asked = [f"/runs?{name}={{}}" for name in ("task", "queue", "tenant", "tag", "error", "id_prefix", "state")]
-    asked += ["/find?id={}", "/bulk?verb=retry&task={}", "/login?next={}", "/{}", "/?did={}"]
+    asked += ["/find?q={}", "/bulk?verb=retry&task={}", "/login?next={}", "/{}", "/?did={}"]
     happened: list[str] = []
     seen = 0
     async with window(browser, serve(shop.site(unlocked=True))) as page:

@@ -17,10 +17,10 @@ from holdfast.control.steps import StepInfo, StepTry, UnfinishedStep
 from holdfast.errors import ErrorInfo
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
+from holdfast.web.pages.failures import group_failures
 from holdfast.web.pages.forms import Submission, form_fields, read_form
 from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
 from holdfast.web.pages.node_table import NodeTable, build_node_table, group_address
-from holdfast.web.pages.overview import group_failures
 from holdfast.web.pages.timeline import build_timeline
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

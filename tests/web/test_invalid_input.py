@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from holdfast.web.pages.routes import ACTIONS, PAGES
-from holdfast.web.pages.runs import TEXT_FILTERS, TIME_FILTERS
+from holdfast.web.pages.run_list import TEXT_FILTERS
 from tests.web.test_security import filled
 
 NONSENSE = (
@@ -19,9 +19,9 @@ FIELDS = (
     "verb", "schedule", "field:ok", "field:amount",
 )  # fmt: skip
 NAMES = {
-    "/runs": (*TEXT_FILTERS, *TIME_FILTERS, "state", "after"),
-    "/bulk": ("verb", "after", "changed"),
-    "/find": ("id",),
+    "/runs": (*TEXT_FILTERS, "state", "after"),
+    "/bulk": ("verb", "after", "changed", "run", "within"),
+    "/find": ("q", "after"),
 }
 
 

@@ -31,7 +31,7 @@ from holdfast.web.server import server
 from tests.support.web import Visitor
 
 READING = {
-    "list_runs", "show_run", "why_run", "run_history", "run_steps", "run_logs", "preview_retry", "list_gates",
+    "list_runs", "search", "show_run", "why_run", "run_history", "run_steps", "run_logs", "preview_retry", "list_gates",
     "show_gate", "list_tasks", "count_runs", "wait_for_run",
 }  # fmt: skip
 MAX_CALLS = 30

@@ -15,7 +15,9 @@ from holdfast.web.pages import runs as runs_pages
 from tests.support.web import Visitor
 from tests.web.conftest import NASTY
 
-PLAIN = ["/", "/runs", "/gates", "/events", "/topics", "/schedules", "/limits", "/budgets", "/workers"]
+PLAIN = ["/", *(f"/{name}" for name in (
+    "runs", "gates", "tasks", "queues", "tenants", "events", "topics", "schedules", "limits", "budgets", "workers",
+))]  # fmt: skip
 
 
 class Reader(HTMLParser):
@@ -45,7 +47,7 @@ def test_empty_page_says_what_to_do(open_visitor, path):
     assert re.search(r"<pre|No failed runs", answer.text), "nothing to type"
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/tasks", 404), ("POST", "/runs", 405)])
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("POST", "/runs", 405)])
 def test_unknown_page_shows_html_error(open_visitor, method, path, status):
     answer = open_visitor.ask(method, path, headers={"accept": "text/html,*/*;q=0.8"})
     assert (answer.status, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
@@ -71,7 +73,7 @@ def test_user_text_is_escaped_everywhere(shop, open_visitor, fill):
     run = shop.app.remote(nasty, queue=nasty[:20]).options(tenant=nasty, tags=[nasty], unique=nasty).enqueue(nasty)
     open_visitor.post(f"/api/v1/runs/{runs['waiting'].id}/cancel", {"reason": nasty})
     paths = [*PLAIN, f"/runs/{run.id}", f"/runs/{runs['failed'].id}", f"/runs/{runs['waiting'].id}"]
-    paths += [f"/runs?task={nasty}", f"/runs?error={nasty}", f"/find?id={nasty}"]
+    paths += [f"/runs?task={nasty}", f"/runs?error={nasty}", f"/find?q={nasty}"]
     for path in paths:
         page = Reader(open_visitor.get(path).text)
         assert [tag for tag, given in page.tags if tag == "script" and "src" not in given] == [], path
@@ -153,10 +155,10 @@ def test_long_list_continues_on_the_next_page(shop, open_visitor):
 def test_a_run_is_found_by_the_beginning_of_its_id(shop, fill):
     runs = fill()
     visitor = shop.visitor("read", "acme")
-    answer = visitor.get(f"/find?id={runs['done'].id}")
+    answer = visitor.get(f"/find?q={runs['done'].id}")
     assert (answer.status, answer.headers["location"]) == (303, f"/runs/{runs['done'].id}")
-    assert str(runs["other"].id) not in visitor.get(f"/find?id={str(runs['other'].id)[:8]}").text
-    assert "has no run" in visitor.get(f"/find?id={runs['other'].id}").text
+    assert str(runs["other"].id) not in visitor.get(f"/find?q={str(runs['other'].id)[:8]}").text
+    assert "No runs found" in visitor.get(f"/find?q={runs['other'].id}").text
 
 
 def test_runs_are_found_by_their_key(shop, open_visitor):
@@ -168,10 +170,10 @@ def test_runs_are_found_by_their_key(shop, open_visitor):
     assert "a=42" not in listed
     assert "Key order/1" in Reader(open_visitor.get(f"/runs/{run.id}").text).text
     visitor = shop.visitor("read", "acme")
-    assert visitor.get("/find?id=order%2F1").headers["location"] == f"/runs/{run.id}"
-    assert str(other.id) not in visitor.get("/find?id=order%2F2").text
+    assert visitor.get("/find?q=order%2F1").headers["location"] == f"/runs/{run.id}"
+    assert str(other.id) not in visitor.get("/find?q=order%2F2").text
     shop.boom.options(key="order/1").enqueue("x")
-    assert shop.visitor("read").get("/find?id=order%2F1").headers["location"] == "/runs?key=order%2F1"
+    assert shop.visitor("read").get("/find?q=order%2F1").headers["location"] == "/runs?key=order%2F1"
 
 
 def submit(visitor: Visitor, path: str, **form: str):
@@ -257,9 +259,12 @@ def test_the_overview_groups_failures_and_shows_how_the_last_hour_went(shop, ope
     shop.boom.enqueue_many([("the same",)] * 3)
     shop.drain()
     page = Reader(open_visitor.get("/").text)
-    assert "3 ValueError the same boom" in page.text
+    assert "ValueError the same 3 boom" in page.text
     assert "Finished per minute" in page.text
-    assert any(tag == "polyline" and given["points"] for tag, given in page.tags)
+    assert sum(tag == "path" and given["d"] != "" for tag, given in page.tags) >= 6
+    assert "Task boom failed 4 times in the last hour: 100% of its runs" in page.text
+    assert [page.text.count(f"Last {each}") for each in ("hour", "day", "week")] == [2, 1, 1]
+    assert "Finished per hour" in open_visitor.get("/?last=week").text
     for_a_tenant = Reader(shop.visitor("read", "acme").get("/").text).text
     assert "the same" not in for_a_tenant
     assert "Queues" not in for_a_tenant
@@ -327,7 +332,7 @@ def test_what_failed_is_linked_from_the_error(shop, open_visitor):
     for run, culprit in zip(runs, (child, node), strict=True):
         page = Reader(open_visitor.get(f"/runs/{run.id}").text)
         links = [given["href"] for tag, given in page.tags if tag == "a"]
-        first = next(link for link in links if link.startswith("/runs/") and link != f"/runs/{run.id}")
+        first = next(link for link in links if link.startswith("/runs/") and not link.startswith(f"/runs/{run.id}"))
         assert first == f"/runs/{culprit.id}", "the error's box comes before tables"
     assert str(child.id) in open_visitor.get(f"/runs?parent={runs[0].id}&state=failed").text
     assert f"/runs?parent={runs[0].id}&amp;state=failed" in open_visitor.get(f"/runs/{runs[0].id}").text
@@ -342,7 +347,7 @@ def test_every_field_and_button_has_a_name(shop, open_visitor, fill):
         assert len(ids) == len(set(ids)), path
         for tag, given in page.tags:
             if tag in ("input", "select", "textarea") and given.get("type") != "hidden":
-                assert given.get("id") in labelled, (path, given)
+                assert given.get("id") in labelled or given.get("aria-label"), (path, given)
 
 
 def test_reading_works_where_it_is_mounted_and_links_stay_there(shop, fill):

@@ -61,3 +61,13 @@ def test_the_api_filters_and_pages_lines(open_visitor, run):
     assert [line["message"] for line in open_visitor.get(f"{at}?search=LINE+499").json["lines"]] == ["line 499"]
     for wrong in ("level=loud", "limit=0", "limit=1000", "after=-1", "other=1"):
         assert open_visitor.get(f"{at}?{wrong}").status == 422, wrong
+
+
+def test_the_page_filters_lines_by_level_and_text(open_visitor, run):
+    page = Reader(open_visitor.get(f"/runs/{run.id}?log_level=error").text).text
+    assert NASTY in page
+    assert "line 499" not in page
+    found = Reader(open_visitor.get(f"/runs/{run.id}?log_search=LINE+49").text).text
+    assert ("line 499" in found, "line 301" in found) == (True, False)
+    assert "No lines match." in Reader(open_visitor.get(f"/runs/{run.id}?log_search=gone").text).text
+    assert NASTY in Reader(open_visitor.get(f"/runs/{run.id}?log_level=loud").text).text

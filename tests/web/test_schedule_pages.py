@@ -18,7 +18,9 @@ def test_a_created_schedule_is_shown_and_changed(shop, open_visitor):
     name = "report/7 ü"
     shop.app.schedules.create(name, shop.add.request(1, 2), every=3600)
     at, path = "/schedules/report%2F7%20%C3%BC", f"/schedules/{name}"  # servers decode the path
-    assert f'href="{at}"' in open_visitor.get("/schedules").text
+    schedules = open_visitor.get("/schedules").text
+    assert f'href="{at}"' in schedules
+    assert '<option value="add"></option>' in schedules, "the form offers the tasks that the app declares"
     page = open_visitor.get(path)
     assert page.status == 200
     for words in ("Next slots", "Run now", "Pause", "Backfill", "Edit", "Delete schedule", "created at run time"):
@@ -38,6 +40,7 @@ def test_a_created_schedule_is_shown_and_changed(shop, open_visitor):
         "overlap": "skip",
         "catch_up": "all",
         "jitter": "5",
+        "args": "[3, 4]",
     }
     assert submit(open_visitor, schedule=name, verb="edit", **edited).headers["location"].endswith("schedule-changed")
     info = shop.control.schedules.show(name).schedule

@@ -60,7 +60,7 @@ def filled(shop, fill):
 
 def test_pages_use_conventional_words(shop, open_visitor, filled):
     paths = [page.path for page in PAGES if "{" not in page.path]
-    paths += ["/runs?task=none", "/bulk?verb=retry", "/bulk?verb=cancel", "/find?id=ffff", "/nowhere", "/login"]
+    paths += ["/runs?task=none", "/bulk?verb=retry", "/bulk?verb=cancel", "/find?q=ffff", "/nowhere", "/login"]
     ids = [str(run.id) for run in filled.values()] + [str(run.id) for run in shop.control.runs.page(limit=100)]
     for path in [*paths, *(f"/runs/{id}" for id in ids)]:
         page = open_visitor.get(path).text

@@ -76,8 +76,12 @@ def _show_preview(shared: SharedOptions, preview: BulkPreview) -> None:
         show_json(preview)
         return
     show_line(f"{format_estimate(preview.count)} would be {DONE[preview.verb]}")
+    effects = {effect.id: effect for effect in preview.effects}
     for run in preview.sample:
         show_line(f"  {run.id}  {run.state}  {run.task}")
+        if (effect := effects.get(run.id)) is not None:
+            for line in (effect.summary, *(f"may repeat: {each}" for each in effect.may_repeat)):
+                show_line(f"    {line}")
     if preview.count.value > len(preview.sample):
         show_line("  …")
 

@@ -12,16 +12,20 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import click
 
 from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.cli.output import note
 from holdfast.cli.root import SharedOptions
 from holdfast.control import Control
+from holdfast.control.audit import AuditControl, acting
 from holdfast.control.open import DEFAULT_SCHEMA, IN_MEMORY, empty_control, open_control, reopen_store
 from holdfast.errors import ConfigError
+from holdfast.model.names import actor_or_user
 
 NAME_AN_APP = 'pass --app module:app, set $HOLDFAST_APP, or add [tool.holdfast] app = "module:app" to pyproject.toml'
 NAME_A_DATABASE = (
@@ -163,14 +167,31 @@ def connect(shared: SharedOptions, *, make: bool = False, app: Holdfast | None =
     """
     target = resolve_target(shared, app)
     if target.app is not None and target.url == target.app.url == IN_MEMORY:
-        yield Control(
-            target.app.store, target.app.registry, target.app.links
-        )  # other connections would see an empty database
+        with _acting():
+            yield Control(
+                target.app.store, target.app.registry, target.app.links
+            )  # other connections would see an empty database
         return
     registry, payloads = (target.app.registry, target.app.store.payloads) if target.app else (None, None)
     links = target.app.links if target.app else None
-    with open_control(target.url, target.schema, registry, payloads=payloads, links=links, make=make) as control:
+    with (
+        open_control(target.url, target.schema, registry, payloads=payloads, links=links, make=make) as control,
+        _acting(),
+    ):
         yield control
+
+
+@contextmanager
+def recorded(app: Holdfast, action: str, subject: str, **detail: Any) -> Iterator[None]:
+    """Record what a command changes with the app itself in the audit log."""
+    with _acting(), AuditControl(app.store).record(action, subject, **detail):
+        yield
+
+
+def _acting() -> AbstractContextManager[None]:
+    """Attribute what a command changes to `--by`, or to the user of this process."""
+    context = click.get_current_context(silent=True)
+    return acting(actor_or_user(None if context is None else context.params.get("by")), "cli")
 
 
 @contextmanager

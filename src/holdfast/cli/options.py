@@ -117,7 +117,7 @@ NAMES = {
     "state": "state", "task": "task", "queue": "queue", "tenant": "tenant", "tag": "tag", "error": "error",
     "since": "created_from", "until": "created_to", "finished_since": "finished_from", "finished_until": "finished_to",
     "key": "key", "metadata": "metadata", "id": "id_prefix", "parent": "parent", "family": "family",
-    "paused": "paused",
+    "paused": "paused", "top_level": "top_level", "search": "search",
 }  # fmt: skip
 """The options and their names in a filter."""
 
@@ -144,14 +144,23 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--parent", metavar="RUN", help="Only its children or nodes.", shell_complete=complete_runs),
     click.option("--family", metavar="RUN", help="Only the run and its descendants.", shell_complete=complete_runs),
     click.option("--paused", is_flag=True, help="Only runs that are paused themselves."),
+    click.option("--top-level", is_flag=True, help="No children and no nodes of graphs."),
 )  # fmt: skip
+_search_option = click.option(
+    "--search", metavar="TEXT", help="Only runs with this text in key, tags, arguments or error."
+)
 
 
-def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the filter options to a command."""
+def narrowing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the filter options to a command that searches for a text."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all filter options to a command."""
+    return narrowing_options(_search_option(command))
 
 
 def build_filter(control: Control, flags: dict[str, Any]) -> FilterOptions:

@@ -17,6 +17,7 @@ from holdfast.cli.output import (
     format_ago,
     format_duration,
     format_time,
+    format_timestamp,
     is_interactive,
     note,
     show_fields,
@@ -28,6 +29,7 @@ from holdfast.cli.output import (
 from holdfast.cli.render_graph import format_gate, format_node_counts, graph_tree
 from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, retrying, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.filters import NEWEST_FIRST, SORTS, check_sort
 from holdfast.model.names import counted
 from holdfast.model.previews import MAX_DECODED_BYTES, arguments_line
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
@@ -62,13 +64,14 @@ COLUMNS = (
 @holdfast.command()
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of runs.")
-@click.option("--after", metavar="RUN", help="Continue after this run, the last one of the previous page.")
+@click.option("--sort", metavar="ORDER", default=NEWEST_FIRST, help=f"{', '.join(SORTS)}; - is descending.")
+@click.option("--after", metavar="RUN", help="Continue after this run, or the position that the last page named.")
 @click.option(
     "--watch", type=DURATION, is_flag=False, flag_value="2", metavar="[SECONDS]",
     help="Refresh until Ctrl-C.  [every 2 s]",
 )  # fmt: skip
 @pass_shared
-def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
+def runs(shared: SharedOptions, limit: int, sort: str, after: str | None, watch: float | None, **flags: Any) -> None:
     """List runs, newest first.
 
     Filters are combined with AND. KEY is the idempotency key; TENANT is shown if a run has one. Long arguments are
@@ -80,6 +83,7 @@ def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | No
       holdfast runs
       holdfast runs --state failed --task shop.tasks.charge
       holdfast runs --key order-42
+      holdfast runs --top-level --state failed --sort -finished
       holdfast runs --queue billing --watch 5
       holdfast runs --error "no funds" --since 2h
       holdfast runs --state running --json | jq -r '.[].id'
@@ -88,12 +92,13 @@ def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | No
 
     with connect_or_empty(shared) as control:
         filters = build_filter(control, flags)
-        cursor = None if after is None else str(control.runs.find(after))
+        by_id = check_sort(sort).endswith("created")
+        cursor = str(control.runs.find(after)) if after is not None and by_id else after
         if watch is None:
-            _show_page(shared, control.runs.page(**filters, limit=limit, after=cursor))
+            _show_page(shared, control.runs.page(**filters, limit=limit, after=cursor, sort=sort))
             return
         while True:
-            page = control.runs.page(**filters, limit=limit, after=cursor)
+            page = control.runs.page(**filters, limit=limit, after=cursor, sort=sort)
             if shared.json:
                 show_json(list(page), compact=True)
             else:
@@ -110,15 +115,16 @@ def _show_page(shared: SharedOptions, page: Page) -> None:
         return
     hidden = set() if any(run.tenant for run in page) else {"TENANT"}
     shown = [at for at, column in enumerate(COLUMNS) if column.name not in hidden]
-    rows = [_row(run) for run in page]
+    rows = [run_row(run) for run in page]
     show_table([COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows], "no runs")
     if page.partial:
-        note(f"scanned only part of the runs; continue with --after {page.after}")
+        note(f"scanned only {counted(page.scanned, 'run')}; continue with --after {page.after}")
     elif page.after is not None:
         note(f"more runs: --after {page.after}")
 
 
-def _row(run: RunInfo[Any]) -> list[str]:
+def run_row(run: RunInfo[Any]) -> list[str]:
+    """Return the cells of a run, in the order of `COLUMNS`."""
     took = (run.finished_at - run.started_at).total_seconds() if run.finished_at and run.started_at else None
     return [
         str(run.id),
@@ -383,6 +389,7 @@ def why(shared: SharedOptions, run: str, node: tuple[str, ...]) -> None:
       holdfast why 0199a3f2-6c1e --json | jq -r '.reasons[].code'
     """
     from holdfast.cli.connect import connect_or_empty
+    from holdfast.control.explainer import WAITS
 
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
@@ -394,4 +401,6 @@ def why(shared: SharedOptions, run: str, node: tuple[str, ...]) -> None:
         return
     show_line(f"{found.run.id}  {found.run.state}  {found.run.task}")
     for reason in found.reasons:
-        show_line(f"  {reason.text}")
+        since = reason.data.get("since") if reason.code in WAITS else None
+        told = f" (since {format_timestamp(since)[:-4]}, {format_ago(since)})" if since else ""
+        show_line(f"  {reason.text}{told}")

@@ -153,10 +153,11 @@ def schedules(shared: SharedOptions, action: str | None, name: tuple[str, ...], 
 
 def _define(shared: SharedOptions, action: str, name: str, given: dict[str, Any]) -> None:
     """Create a schedule or change it."""
-    from holdfast.cli.connect import resolve_target
+    from holdfast.cli.connect import recorded, resolve_target
 
     settings = {option: given[option] for option in TIMING if option in given}
-    with resolve_target(shared).open_app() as app:
+    verb = "change" if action == "update" else action
+    with resolve_target(shared).open_app() as app, recorded(app, f"{verb} schedule", name, task=given.get("task")):
         request = _request(shared, given)
         if action == "create":
             if request is None:

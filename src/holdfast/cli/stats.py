@@ -12,7 +12,7 @@ from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.names import counted
 
 if TYPE_CHECKING:
-    from holdfast.control.stats import Counts, Estimate, Percentiles, Stats
+    from holdfast.control.stats import Counts, Estimate, Percentiles, Stats, StatsTrend
 
 COLUMNS = (
     TableColumn("NAME", whole=True),
@@ -28,11 +28,24 @@ COLUMNS = (
 )
 
 
+COMPARED_COLUMNS = (
+    TableColumn("NAME", whole=True),
+    TableColumn("RUNS", right=True, whole=True),
+    TableColumn("BEFORE", right=True),
+    TableColumn("FAILED", right=True, whole=True),
+    TableColumn("BEFORE", right=True),
+    TableColumn("RUN P95", right=True, whole=True),
+    TableColumn("BEFORE", right=True),
+    TableColumn("CHANGE", right=True, whole=True),
+)
+
+
 @holdfast.command()
 @click.option("--last", type=DURATION, default="1h", show_default=True, help="Time window.")
 @click.option("--by", type=click.Choice(["task", "queue", "all"]), default="task", show_default=True, help="Grouping.")
 @click.option("--name", metavar="NAME", help="Only this task or queue.")
 @click.option("--every", type=click.Choice(["minute", "hour"]), help="One line per minute or hour.")
+@click.option("--compare", is_flag=True, help="Compare with the time before, what got slower first.")
 @pass_shared
 def stats(
     shared: SharedOptions,
@@ -40,6 +53,7 @@ def stats(
     by: Literal["task", "queue", "all"],
     name: str | None,
     every: Literal["minute", "hour"] | None,
+    compare: bool,
 ) -> None:
     """Show throughput, failures, wait times and run times.
 
@@ -52,11 +66,18 @@ def stats(
       holdfast stats
       holdfast stats --last 24h --by queue
       holdfast stats --by task --name shop.tasks.charge --every minute
+      holdfast stats --last 24h --compare
       holdfast stats --json
     """
+    if compare and (every is not None or by == "all"):
+        raise click.UsageError("--compare needs --by task or --by queue, and can't be combined with --every")
     from holdfast.cli.connect import connect_or_empty
 
     with connect_or_empty(shared) as control:
+        if compare:
+            trends = [each for each in control.stats.trends(last=last, by=by) if name in (None, each.name)]
+            _show_trends(shared, sorted(trends, key=lambda each: -(each.slowdown or 0)), last)
+            return
         counts = control.counts.overview()
         if every is None:
             found = control.stats.summary(last=last, by=by, name=name)
@@ -69,6 +90,23 @@ def stats(
     columns = COLUMNS if every is None else (TableColumn("SINCE", whole=True), *COLUMNS)
     rows = [([format_timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
     show_table(columns, rows, f"no runs finished in the last {format_duration(last)}")
+
+
+def _show_trends(shared: SharedOptions, trends: list[StatsTrend], last: float) -> None:
+    if shared.json:
+        rows = [{"name": it.name, "now": _as_data(it.now), "before": _as_data(it.before)} for it in trends]
+        show_json([row | {"slowdown": it.slowdown} for row, it in zip(rows, trends, strict=True)])
+        return
+    table = [
+        [
+            it.name, *(f"{stats.runs:,}" for stats in (it.now, it.before)),
+            *(f"{stats.failure_rate:.1%}" if stats.runs else "-" for stats in (it.now, it.before)),
+            *(format_duration(stats.run.p95) for stats in (it.now, it.before)),
+            "-" if it.slowdown is None else f"{it.slowdown - 1:+.0%}",
+        ]
+        for it in trends
+    ]  # fmt: skip
+    show_table(COMPARED_COLUMNS, table, f"no runs finished in the last {format_duration(2 * last)}")
 
 
 def _as_data(stats: Stats) -> dict[str, Any]:

@@ -121,9 +121,13 @@ def enqueue(
         known["tags"] = tags
     if metadata:
         known["metadata"] = parse_metadata(metadata)
+    from holdfast.cli.connect import recorded
+
     target, callee = find_task(shared, task, remote)
     with target:
-        run = target.enqueue_many([build_request(callee.options(**known), positional, named)])[0]
+        request = build_request(callee.options(**known), positional, named)
+        with recorded(target, "enqueue run", callee.name):
+            run = target.enqueue_many([request])[0]
         if not run.created and not shared.json:
             taken = " or ".join(f"--{name} {known[name]}" for name in ("key", "unique", "debounce") if name in known)
             note(f"no run was created: {run.id} exists already for {taken}")

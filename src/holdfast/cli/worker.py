@@ -13,10 +13,12 @@ import click
 
 from holdfast.cli.options import DURATION
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.telemetry.log_format import LogFormat
+    from holdfast.telemetry.probe_server import Endpoint
 
 MAX_PROCESSES = 1000
 MAX_PORT = 65535
@@ -80,9 +82,9 @@ COLORS = (36, 32, 35, 34, 96, 92, 95, 94)
     help="Plain text, or JSON with run, task, attempt and worker fields.",
 )
 @click.option(
-    "--metrics",
+    "--health",
     metavar="[HOST:]PORT",
-    help="Serve Prometheus metrics; each process uses the next port.  [default HOST: 127.0.0.1]",
+    help="Serve /livez, /readyz and /metrics; each process uses the next port.  [default HOST: 127.0.0.1]",
 )
 @click.option("--reload", is_flag=True, help="Restart when a .py file below the current directory changes.")
 @click.option("--supervised", type=int, hidden=True, help="File descriptor of the socket to the supervisor.")
@@ -100,7 +102,7 @@ def worker(
     fail_fast: bool,
     verbose: bool,
     log_format: LogFormat,
-    metrics: str | None,
+    health: str | None,
     reload: bool,
     supervised: int | None,
 ) -> int:
@@ -116,10 +118,10 @@ def worker(
       holdfast worker --app shop.tasks:app --queues billing=5,mail=20
       holdfast worker --app shop.tasks:app --label gpu=a100 --label region=eu
       holdfast worker --app shop.tasks:app --processes 4
-      holdfast worker --app shop.tasks:app --log-format json --metrics 9464
+      holdfast worker --app shop.tasks:app --log-format json --health 8080
       holdfast worker --app shop.tasks:app --reload
     """
-    metrics_at = None if metrics is None else _address(metrics, processes or 1)
+    health_at = None if health is None else parse_address(health, processes or 1)
     served, own_labels = parse_queues(queues), parse_labels(labels)
     options = [f"--concurrency={concurrency}"] * (concurrency is not None) + [f"--label={label}" for label in labels]
     options += [f"--threads={threads}", f"--lease={lease:f}", f"--grace={grace:f}"]
@@ -130,14 +132,14 @@ def worker(
     if reload:
         from holdfast.cli.reload import ReloadingWorker
 
-        more = [f"--processes={processes}"] * (processes is not None) + [f"--metrics={metrics}"] * (metrics is not None)
+        more = [f"--processes={processes}"] * (processes is not None) + [f"--health={health}"] * (health is not None)
         return ReloadingWorker([*command, *more], Path.cwd()).run()
     if processes is not None:
 
         def command_of(number: int) -> list[str]:
-            return (
-                command if metrics_at is None else [*command, f"--metrics={metrics_at[0]}:{metrics_at[1] + number - 1}"]
-            )
+            if health_at is None:
+                return command
+            return [*command, f"--health={health_at[0]}:{health_at[1] + number - 1}"]
 
         return _supervise(command_of, processes, grace, verbose, log_format)
 
@@ -148,18 +150,24 @@ def worker(
     configure_console_log(verbose, style=log_format)
     link = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may exit during imports
     app = load_worker_app(shared)
-    if metrics_at is not None:
-        _serve_metrics(app, *metrics_at)
+    endpoints = None if health_at is None else metrics_endpoint(app)
     worker = app.worker(
         queues=served, concurrency=concurrency, threads=threads, lease=lease, grace=grace,
         wait_for_database=not fail_fast, max_resident=max_resident, labels=own_labels,
     )  # fmt: skip
+    if endpoints is not None and health_at is not None:
+        from holdfast.telemetry.probe_server import ProbeServer, probe_answer
+
+        endpoints["/livez"] = lambda _: probe_answer(worker.health.live().checks)
+        endpoints["/readyz"] = lambda _: probe_answer(worker.health.ready().checks)
+        ProbeServer(*health_at, endpoints).start()
     if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # show the output of tasks at once
         app.on_start(link.ready)
         link.connect(worker.stop, worker.session_ended)
         worker.on_session(link.report_session)
+        worker.on_progress(link.report_alive)
         worker.restart_if_unhealthy()
     worker.run()
     return worker.exit_code
@@ -202,19 +210,26 @@ def _shared_arguments(shared: SharedOptions) -> list[str]:
     return [f"{name}={value}" for name, value in named.items() if value is not None] + ["--debug"] * shared.debug
 
 
-def _address(shared: str, processes: int) -> tuple[str, int]:
-    """Parse the address of the metrics server."""
-    host, _, port = shared.rpartition(":")
+def parse_address(text: str, processes: int = 1, hint: str = "--health") -> tuple[str, int]:
+    """Parse the address of the first health server; each process has one, at the next port."""
+    host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= MAX_PORT - processes + 1):
-        raise click.BadParameter(f"{shared!r} has no valid port.", param_hint="--metrics")
+        raise click.BadParameter(f"{text!r} has no valid port.", param_hint=hint)
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve_metrics(app: Holdfast, host: str, port: int) -> None:
-    app.telemetry.add("prometheus")
-    from holdfast.telemetry.prometheus import serve_metrics  # after the check that prometheus_client is installed
+def metrics_endpoint(app: Holdfast) -> dict[str, Endpoint]:
+    """Turn on Prometheus metrics and return the endpoint that serves them; it says what is missing otherwise."""
+    from holdfast.telemetry.probe_server import ProbeAnswer
 
-    serve_metrics(host, port)
+    try:
+        app.telemetry.add("prometheus")
+    except ConfigError as error:
+        missing = ProbeAnswer(404, f"{error}\n".encode())
+        return {"/metrics": lambda _: missing}
+    from holdfast.telemetry.prometheus import exposition
+
+    return {"/metrics": lambda accept: ProbeAnswer(200, *exposition(accept))}
 
 
 def _supervise(

@@ -34,11 +34,13 @@ from holdfast.model.names import MAX_KEY_CHARS, actor_or_user, check_actor, chec
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import Page, RunInfo
 from holdfast.model.run_logs import LogPage
+from holdfast.model.search_results import SearchResults
 from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import NewRun, Store
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_actions import run_changes
 from holdfast.store.run_reader import run_id
+from holdfast.store.run_search import RunSearch
 from holdfast.store.topics import DeclaredSubscription
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.operations import Step
@@ -150,6 +152,9 @@ class Client:
 
     def runs(self, **options: Unpack[PageOptions]) -> Page:
         return self.results.reader.full_page(**options)
+
+    def find_runs(self, text: str, limit: int, after: str | None, seconds: float) -> SearchResults:
+        return RunSearch(self.store).search(text, limit=limit, after=after, seconds=seconds)
 
     def history(self, id: UUID) -> list[HistoryEntry]:
         return self.results.reader.history(id)

@@ -297,7 +297,7 @@ class Run(Generic[R_co]):
 
         Raises:
             RunFinished: The run has finished, so that it never receives the message.
-            BadMessage: The task declares another type for the topic with `receives=`.
+            BadMessage: The task declares its messages with `receives=`: another topic, or another type for it.
         """
         client = self._client
         client.calling("send", connection, lambda given: client.send(self.id, self.task, topic, payload, by, given))

@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
@@ -29,7 +28,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, Duration, database_clock, to
 from holdfast.model.failure import error_from_json
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
-from holdfast.store import Store
+from holdfast.store import AttemptEnd, Store
 from holdfast.store.run_reader import RunReader
 from holdfast.task.registry import Registry
 
@@ -45,6 +44,8 @@ LISTEN_FROM_S = 0.02
 LISTENER_LINGER_S = 3.0
 """The listener stays this long after the last caller has stopped waiting."""
 LISTENER_STOP_TIMEOUT_S = 5.0
+MAX_DECODED_ON_LOOP_CHARS = 4096
+"""Longer results are decoded in a thread, because decoding would delay the caller's event loop."""
 FOLLOWER = "follower:"
 """How the ids of processes begin in `watchers` that follow streams. Statements that write chunks notify only these."""
 
@@ -139,8 +140,8 @@ class LoopPoller:
 
         self._waiter = waiter
         self.pending: list[PendingResult] = []
-        self.awaited: Counter[str] = Counter()
-        """How many coroutines wait for each run. Changed on the loop, read from any thread."""
+        self.awaited: dict[str, list[PendingResult]] = {}
+        """The coroutines that wait for each run. Changed on the loop, read from any thread."""
         self.wake = asyncio.Event()
         self._notified = self._resting = False
         self.notification_sent = False
@@ -165,6 +166,17 @@ class LoopPoller:
             for pending in self.pending:  # The loop is shutting down.
                 pending.future.cancel()
 
+    def take(self, ended: Mapping[str, Row | None]) -> None:
+        """Take the outcomes of runs that a local worker has ended; poll for those that aren't known."""
+        for id, row in ended.items():
+            for pending in self.awaited.get(id, ()):
+                if row is None:
+                    self.wake.set()
+                elif not pending.future.done():
+                    pending.future.set_result(row)
+        if all(pending.future.done() for pending in self.pending):  # nobody is left to poll for
+            self.wake.set()
+
     def notify(self) -> None:
         """Poll because a run has finished in another process, now or after the rest that follows a poll."""
         self.notification_sent, self._notified = False, True
@@ -177,7 +189,9 @@ class LoopPoller:
             self.wake.set()
 
     async def _poll_once(self) -> float:
-        polled, self.pending = self.pending, []
+        polled, self.pending = [each for each in self.pending if not each.future.done()], []
+        if not polled:
+            return 0.0
         longest = self._waiter.max_interval()
         try:
             rows = await run_in_thread(self._waiter.poll, {pending.id for pending in polled})
@@ -200,17 +214,19 @@ class WaitingCaller(Protocol):
 
     id: str
 
-    def wake(self) -> None:
-        """Make it read the run again. From any thread."""
+    def wake(self, row: Row | None = None) -> None:
+        """Make it take this outcome, or read the run again if that isn't known. From any thread."""
 
 
 class WaitingThread:
     """A thread that waits for a run. It polls itself and pauses in between."""
 
-    __slots__ = ("_backoff", "_waiter", "_wake", "id")
+    __slots__ = ("_backoff", "_waiter", "_wake", "id", "outcome")
 
     def __init__(self, id: UUID, backoff: PollBackoff, waiter: ResultWaiter) -> None:
         self.id = str(id)
+        self.outcome: Row | None = None
+        """How the run ended, if a local worker has reported it."""
         self._backoff = backoff
         self._waiter = waiter
         self._wake = threading.Event()
@@ -228,7 +244,8 @@ class WaitingThread:
         self._wake.wait(pause)
         self._wake.clear()
 
-    def wake(self) -> None:
+    def wake(self, row: Row | None = None) -> None:
+        self.outcome = row
         self._wake.set()
 
 
@@ -321,12 +338,12 @@ class ResultWaiter:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         poller.pending.append(pending)
-        poller.awaited[pending.id] += 1
+        poller.awaited.setdefault(pending.id, []).append(pending)
         poller.wake.set()
         try:
             return await pending.future
         finally:
-            poller.awaited[pending.id] -= 1
+            poller.awaited[pending.id].remove(pending)
             if not poller.awaited[pending.id]:
                 del poller.awaited[pending.id]
 
@@ -371,15 +388,18 @@ class ResultWaiter:
                 if row is None or row[0] in FINAL_STATES:
                     caller.wake()
 
-    def on_local_ends(self, runs: Collection[str]) -> None:
-        """Wake the callers that wait for these runs, because a local worker has ended them. From any thread."""
+    def on_local_ends(self, ended: Mapping[str, AttemptEnd | None]) -> None:
+        """Hand outcomes to the callers that wait for these runs, because a local worker has ended them.
+
+        From any thread. An end that is None, or doesn't tell the whole outcome, makes them read it.
+        """
         for caller in list(self.callers):
-            if caller.id in runs:
-                caller.wake()
+            if caller.id in ended:
+                caller.wake(_outcome_row(ended[caller.id]))
         for loop, poller in list(self._pollers.items()):
-            if any(run in poller.awaited for run in runs):
+            if found := {run: _outcome_row(end) for run, end in ended.items() if run in poller.awaited}:
                 with suppress(RuntimeError):  # The loop was closed.
-                    loop.call_soon_threadsafe(poller.wake.set)
+                    loop.call_soon_threadsafe(poller.take, found)
 
     def close(self) -> None:
         """Stop listening. Callers that still wait continue by polling."""
@@ -392,6 +412,19 @@ class ResultWaiter:
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:  # The waiting threads and loops exist only in the parent.
             self.callers, self._pollers = set(), {}
+
+
+def _outcome_row(end: AttemptEnd | None) -> Row | None:
+    """Return the row that a read of the ended run would return, as far as `RunResults` uses it.
+
+    None if it has to be read: the end doesn't tell it, or the payload is stored in another form.
+    """
+    if end is None or end.kind not in ("done", "failed") or end.state != end.kind:
+        return None
+    payload = end.result if end.kind == "done" else end.error
+    if payload is None or payload[:1] == "~":
+        return None
+    return end.state, end.result, end.error, None, None, None
 
 
 class Finished(NamedTuple):
@@ -423,7 +456,8 @@ class RunResults:
         with self.waiter.thread(id, timeout) as thread:
             while True:
                 try:
-                    seen = self._outcome(id, task, self._store.outcomes.read(str(id)))
+                    row, thread.outcome = thread.outcome, None
+                    seen = self._outcome(id, task, row or self._store.outcomes.read(str(id)))
                 except StoreUnavailable as error:
                     thread.pause_after_failure(error)
                     continue
@@ -435,9 +469,19 @@ class RunResults:
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         """Wait for a run to finish. Returns its result or raises its failure."""
         row = await self.waiter.wait(id, timeout)
-        seen = await run_in_thread(self._outcome, id, task, row)
+        if self._is_small(row):
+            seen = self._outcome(id, task, row)
+        else:
+            seen = await run_in_thread(self._outcome, id, task, row)
         assert isinstance(seen, Finished)
         return seen.result
+
+    def _is_small(self, row: Row | None) -> bool:
+        """Return whether decoding an outcome neither blocks nor takes long."""
+        if row is None or row[0] != "done" or row[3] == "graph" or self._store.payloads.rejects_plain:
+            return False
+        result = row[1]
+        return isinstance(result, str) and result[:1] != "~" and len(result) <= MAX_DECODED_ON_LOOP_CHARS
 
     def _outcome(self, id: UUID, task: str, row: Row | None) -> Finished | str:
         """Return the result, or the state of an unfinished run. Raises if the run failed or was cancelled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
@@ -20,6 +19,7 @@ from holdfast.model.schedule import ScheduleDetails, ScheduleInfo, ScheduleSync
 from holdfast.store import NewRun
 from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
 from holdfast.store.schedule_reader import ScheduleReader
+from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import (
     ScheduleRegistry,
     ScheduleSettings,
@@ -53,10 +53,10 @@ class Schedules:
         ```
     """
 
-    def __init__(self, client: Client, registry: ScheduleRegistry, load: Callable[[], None]) -> None:
+    def __init__(self, client: Client, registry: ScheduleRegistry, tasks: Registry) -> None:
         self._client = client
         self._registry = registry
-        self._load = load
+        self._tasks = tasks
 
     def create(
         self,
@@ -106,11 +106,13 @@ class Schedules:
         task: Task[..., Any] | Request[Any] | None = None,
         /,
         *,
-        args: tuple[Any, ...] = (),
+        args: tuple[Any, ...] | None = None,
         by: str | None = None,
         **settings: Unpack[ScheduleSettings],
     ) -> ScheduleInfo:
         """Change a schedule that was created at run time. What isn't given stays as it is.
+
+        With `args` and no task, the task and its options stay.
 
         With a new timing, slots are computed again from now; otherwise the next slot stays. No slot gets a second run.
 
@@ -126,7 +128,7 @@ class Schedules:
         task: Task[..., Any] | Request[Any] | None = None,
         /,
         *,
-        args: tuple[Any, ...] = (),
+        args: tuple[Any, ...] | None = None,
         by: str | None = None,
         **settings: Unpack[ScheduleSettings],
     ) -> ScheduleInfo:
@@ -221,9 +223,12 @@ class Schedules:
 
     def _template(self, name: str, request: Request[Any]) -> NewRun:
         """Return the row from which runs are created. Unlike a declared one, it is packed: nobody compares it."""
+        self._client.creator.declare_limits()
+        return self._packed(name, request)
+
+    def _packed(self, name: str, request: Request[Any]) -> NewRun:
         from holdfast.engine.loops.scheduler import schedule_template  # loads the engine
 
-        self._client.creator.declare_limits()
         template = schedule_template(request, self._client.new_run)
         context = schedule_context(template.tenant, name)
         template.args = self._client.pack(template.args, context, f"the arguments of task {template.task}")
@@ -240,12 +245,12 @@ class Schedules:
         return self._reader.info(name)
 
     def _update(
-        self, name: str, task: Any, args: tuple[Any, ...], by: str | None, settings: ScheduleSettings
+        self, name: str, task: Any, args: tuple[Any, ...] | None, by: str | None, settings: ScheduleSettings
     ) -> ScheduleInfo:
         refuse_in_body("schedules.update", "call it inside a step")
-        if task is None and args:
-            raise ConfigError(f"schedule {quoted(name)}: pass the task with its new arguments")
-        template = None if task is None else self._template(name, checked_request(name, task, args))
+        template = None if task is None else self._template(name, checked_request(name, task, args or ()))
+        if args is not None:
+            self._client.creator.declare_limits()
 
         def change(current: DeclaredSchedule) -> DeclaredSchedule:
             rules = current.rules
@@ -253,11 +258,19 @@ class Schedules:
             checked = checked_settings(name, merged_settings(known, settings))
             run = template or current.template
             assert run is not None
+            if template is None and args is not None:
+                run = self._with_arguments(name, run, args)
             return DeclaredSchedule(name, checked.timing, _rules(checked, run), run)
 
         self._reader.check([name], readable=True)
         self._client.store.schedules.update(name, change, actor_or_user(by), template)
         return self._reader.info(name)
+
+    def _with_arguments(self, name: str, template: NewRun, args: tuple[Any, ...]) -> NewRun:
+        """Return a template with other arguments, and the limits that depend on them. Does no I/O."""
+        task = self._tasks.get(template.task).options(tenant=template.tenant)
+        new = self._packed(name, task.request(*args))
+        return msgspec.structs.replace(template, args=new.args, limits=new.limits)
 
     def _pause(self, name: str, by: str | None) -> bool:
         return bool(self._client.store.schedules.pause(self._reader.check([name]), actor_or_user(by)))
@@ -290,7 +303,7 @@ class Schedules:
     def _declare(self) -> ScheduleSync:
         from holdfast.engine.loops.scheduler import declared_schedules  # loads the engine
 
-        self._load()
+        self._tasks.load()
         declared = declared_schedules(self._registry, self._client.new_run)
         changes = self._client.store.schedules.declare(self._registry.app, declared)
         return ScheduleSync(changes.added, changes.changed, changes.orphaned, changes.removed, changes.refused)

@@ -23,6 +23,7 @@ from holdfast.client.results import (
     PollBackoff,
     ResultWaiter,
 )
+from holdfast.database import Row
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import RunNotFound
 from holdfast.model.blocking_calls import run_in_thread
@@ -45,7 +46,7 @@ class Follower:
         """The number of the last chunk that it has read, or the version of the value."""
         self.on_news = wake
 
-    def wake(self) -> None:
+    def wake(self, row: Row | None = None) -> None:  # noqa: ARG002 - it reads more than the outcome
         """Make it read again. From any thread."""
         self.on_news()
 

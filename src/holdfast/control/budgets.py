@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.control.audit import audited
 from holdfast.control.health_checks import Finding
 from holdfast.model.budget import BudgetInfo as BudgetInfo
 from holdfast.model.budget import BudgetTotal as BudgetTotal
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 class BudgetControl(BudgetSettings):
     """Lists budgets with their totals, and sets and resets what they allow."""
+
+    set = audited("set budget", "name")(BudgetSettings.set)
+    reset = audited("reset budget", "name")(BudgetSettings.reset)
 
 
 def awaited_budget(target: str | None) -> str:

@@ -6,6 +6,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from holdfast.control.audit import AuditControl
 from holdfast.control.budgets import BudgetControl
 from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
@@ -24,11 +25,13 @@ from holdfast.control.schedules import ScheduleControl
 from holdfast.control.stats import CountControl, StatsControl
 from holdfast.control.streams import StreamControl
 from holdfast.control.tasks import TaskControl
+from holdfast.control.tenants import TenantControl
 from holdfast.control.tokens import LoginControl, TokenControl
 from holdfast.control.topics import TopicControl
 from holdfast.control.workers import WorkerControl
 from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import Store
+from holdfast.store.run_search import RunSearch
 from holdfast.task.registry import Registry
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class Control:
         self._registry = known = Registry() if registry is None else registry
         self.graphs = GraphControl(store)
         self.runs = RunControl(store, known, self.graphs)
+        self.search = RunSearch(store)
         self.bulk = BulkControl(store)
         self.counts = CountControl(store)
         self.stats = StatsControl(store)
@@ -57,12 +61,14 @@ class Control:
         self.queues = QueueControl(store)
         self.pauses = PauseControl(store)
         self.schedules = ScheduleControl(store)
+        self.tenants = TenantControl(store)
         self.workers = WorkerControl(store)
         self.limits = LimitControl(store)
         self.budgets = BudgetControl(store)
         self.whys = Explainer(store)
         self.upkeep = Maintenance(store)
         self.tasks = TaskControl(known)
+        self.audit = AuditControl(store)
         self.tokens = TokenControl(store)
         self.logins = LoginControl(store)
         self.doctor = Doctor(store, known)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.errors import SchemaAhead
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
+from holdfast.store.admin import LaneCounts
 from holdfast.store.stats import HOUR_US
 from holdfast.task.registry import Registry
 
@@ -57,7 +58,12 @@ class Doctor:
         checks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
         if not tables:
             checks |= self._server_checks if self._store.health.on_postgres else self._file_checks
-            checks |= {"workers and runs": self._work, "unknown tasks": self._lanes, "corrupt rows": self._rows}
+            by_lane = self._store.counts.unfinished()
+            checks |= {
+                "workers and runs": lambda: self._work(by_lane),
+                "unknown tasks": lambda: self._lanes(by_lane),
+                "corrupt rows": self._rows,
+            }
             checks["budgets"] = lambda: check_budgets(self._store)
             checks["retention"] = self._retention
         self._registry.load()
@@ -65,6 +71,14 @@ class Doctor:
             checks["settings"] = lambda: health_checks.check_tasks(TaskControl(self._registry).list())
         found = [finding for check in checks.values() for finding in check()]
         return HealthReport(list(checks), sorted(found, key=lambda finding: finding.level, reverse=True))
+
+    def glance(self, by_lane: Mapping[str, LaneCounts]) -> list[Finding]:
+        """Run the checks that read only what is unfinished, and little of it: workers, queues, pauses and budgets.
+
+        `by_lane`: the counts of unfinished runs. Most severe first.
+        """
+        found = [*self._work(by_lane), *self._lanes(by_lane), *check_budgets(self._store)]
+        return sorted(found, key=lambda finding: finding.level, reverse=True)
 
     @property
     def _server_checks(self) -> dict[str, Callable[[], Iterator[Finding]]]:
@@ -98,11 +112,11 @@ class Doctor:
             differences.append(database_time - (before + self._clock()) / 2)
         yield from health_checks.check_clocks(min(differences, key=abs))
 
-    def _work(self) -> Iterator[Finding]:
+    def _work(self, by_lane: Mapping[str, LaneCounts]) -> Iterator[Finding]:
         due = self._store.timers.due()
         overdue = 0.0 if due.scheduled is None else -due.scheduled / MICROS_PER_SECOND
         workers = WorkerControl(self._store).list()
-        yield from health_checks.check_workers(workers, sum(self._ready().values()), overdue)
+        yield from health_checks.check_workers(workers, sum(self._ready(by_lane).values()), overdue)
         yield from health_checks.check_worker_health(workers)
         lost = self._store.sessions.list_lost(LOST_WORKERS_HOURS * HOUR_US)
         dated = [(to_datetime(at), worker) for at, worker in lost]
@@ -112,14 +126,14 @@ class Doctor:
         stored, expired = self._store.counts.total().runs, self._store.retention.count_expired()
         yield from health_checks.check_retention(stored, expired, self._store.health.stored_bytes())
 
-    def _lanes(self) -> Iterator[Finding]:
+    def _lanes(self, by_lane: Mapping[str, LaneCounts]) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}
-        ready = self._ready()
+        ready = self._ready(by_lane)
         yield from health_checks.check_lanes(ready, WorkerControl(self._store).list(), paused)
         yield from health_checks.check_pauses(ready, PauseControl(self._store).list())
         known = self._store.lanes.refresh()
         runs: Counter[int] = Counter()
-        for counted in self._store.counts.unfinished().values():
+        for counted in by_lane.values():
             runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
         yield from health_checks.check_missing_lanes(runs)
 
@@ -130,10 +144,9 @@ class Doctor:
         )
         yield from health_checks.check_schedules(ScheduleControl(self._store).unreadable())
 
-    def _ready(self) -> dict[tuple[str, str], int]:
-        """Count ready runs by queue and task, up to a bound."""
-        counted = self._store.counts.unfinished().get("ready")
+    def _ready(self, by_lane: Mapping[str, LaneCounts]) -> dict[tuple[str, str], int]:
+        """Return the numbers of ready runs by queue and task."""
         lanes = self._store.lanes.refresh()
-        by_lane = {} if counted is None else counted.by_lane
-        found = {lanes[lane]: runs for lane, runs in by_lane.items() if lane in lanes}
+        ready = by_lane["ready"].by_lane if "ready" in by_lane else {}
+        found = {lanes[lane]: runs for lane, runs in ready.items() if lane in lanes}
         return {pair: runs for pair, runs in found.items() if pair[0] != GRAPH_QUEUE}

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import encode
 from holdfast.model.names import check_name
@@ -81,11 +82,13 @@ class EventControl:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @audited("emit event", "name", unless_api=True)
     def emit(self, name: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Emit an event; False if it had already been emitted, which changes nothing."""
         text = encode(payload, f"the payload of event {name!r}")
         return self._store.events.emit(_tenant(tenant), _event(name), text)
 
+    @audited("clear event", "name")
     def clear(self, name: str, tenant: str | None = None) -> bool:
         """Forget that an event was emitted, so that it can be emitted again; False if it wasn't.
 
@@ -164,3 +167,8 @@ def _tenant(tenant: str | None) -> str | None:
 def emit_command(name: str, tenant: str | None) -> str:
     """Return the command that emits an event."""
     return f"holdfast emit {shlex.quote(name)}" + ("" if tenant is None else f" --tenant {shlex.quote(tenant)}")
+
+
+def clear_command(name: str, tenant: str | None) -> str:
+    """Return the command that deletes the emit of an event."""
+    return f"holdfast events clear {shlex.quote(name)}" + ("" if tenant is None else f" --tenant {shlex.quote(tenant)}")

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.budgets import describe_budget
-from holdfast.control.events import emit_command
+from holdfast.control.events import clear_command, emit_command
 from holdfast.control.graphs import complete_command
 from holdfast.control.limits import decode_key, format_counter
 from holdfast.control.steps import WaitInfo, unfinished_steps, waits_of
@@ -29,6 +29,7 @@ from holdfast.store.graph_progress import read_plan
 from holdfast.store.limits import STEP_TARGET, CounterState, parse_counter_key, parse_permits
 from holdfast.store.run_queries import GateRow, NodeRow, RunDetailRow, RunRow, WaitRow
 from holdfast.store.run_reader import RunReader
+from holdfast.store.waits import SET_ASIDE_EVENT
 
 MAX_NAMES = 5
 SlotTasks: TypeAlias = Literal["thread_tasks", "process_tasks"]
@@ -46,6 +47,10 @@ class Reason(msgspec.Struct, frozen=True):
     code: str
     text: str
     data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+WAITS = ("event", "message", "topic", "ask", "children", "sleep", "gate", "limit", "budget")
+"""The codes of reasons whose `data` may say since when the run has been waiting, as `since`."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -137,6 +142,10 @@ class Explainer:
         """Say which tenant's event is awaited, and whether it was emitted for another one."""
         reason = _awaited(wait)
         reason.data["tenant"] = wait.tenant
+        if wait.pending == SET_ASIDE_EVENT:
+            clear, emit = clear_command(wait.name or "", wait.tenant), emit_command(wait.name or "", wait.tenant)
+            text = f"{reason.text}; it was emitted with a payload of another type, which was set aside: {clear}; {emit}"
+            return Reason(reason.code, text, reason.data | {"set_aside": 1})
         pruned = self._store.retention.events_pruned_before()
         if pruned is not None:
             before = to_datetime(pruned)
@@ -162,12 +171,12 @@ class Explainer:
         aside = Counter(topic for _, topic, *_ in self._store.queries.set_aside_messages(row.id)) if messages else {}
         for stored, wait in zip(rows, waits_of(rows), strict=True):
             if wait.kind == "limit":
-                yield self._step_limit_reason(stored, scope)
+                yield self._step_limit_reason(stored, wait, scope)
                 continue
             if wait.kind == "budget":
                 text, data = describe_budget(self._store, stored.target)
                 until = "" if wait.due_at is None else f", or until its window ends at {_time(wait.due_at)}"
-                yield Reason("budget", f"waiting for {text}{until}", data | {"until": wait.due_at})
+                yield Reason("budget", f"waiting for {text}{until}", data | {"since": wait.since, "until": wait.due_at})
                 continue
             reason = self._awaited_event(wait, scope) if wait.kind == "event" else _awaited(wait)
             if wait.kind == "children":
@@ -201,7 +210,7 @@ class Explainer:
         assert row.parent is not None
         gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
         text = f"waiting for approval{until}: {_complete_command(gate)}"
-        yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
+        yield Reason("gate", text, {"graph": row.parent, "gate": row.node, "id": row.id, "since": _opened_at(gate)})
 
     def _open_gates(self, id: str, children: list[dict[str, Any]] | None = None) -> Iterator[Reason]:
         """Name the open gates of a graph; with `children`, the gate of a durable function that is its only child."""
@@ -210,7 +219,8 @@ class Explainer:
                 continue
             if children is None or [(each["run"], each["task"]) for each in children] == [(str(gate.graph), gate.node)]:
                 text = f"waiting for approval of gate {gate.node}: {_complete_command(gate)}"
-                yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
+                data = {"graph": str(gate.graph), "gate": gate.node, "id": str(gate.id), "since": _opened_at(gate)}
+                yield Reason("gate", text, data)
 
     def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         nodes = self._store.queries.node_overview(row.id)
@@ -295,11 +305,12 @@ class Explainer:
         data = {"limit": name, "key": decode_key(key), "holders": holders}
         return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders, cost)}", data)
 
-    def _step_limit_reason(self, wait: WaitRow, scope: AccessScope) -> Reason:
+    def _step_limit_reason(self, row: WaitRow, wait: WaitInfo, scope: AccessScope) -> Reason:
         """Say which step waits for which limit."""
-        step, cost = key_label(wait.key.removeprefix("$limit:")), wait.pending or 1
-        reason = self._limit_reason((wait.target or "").removeprefix(STEP_TARGET), scope, cost)
-        return Reason("limit", f"step {step} is waiting: {reason.text}", {**reason.data, "step": step, "cost": cost})
+        step, cost = key_label(row.key.removeprefix("$limit:")), row.pending or 1
+        reason = self._limit_reason((row.target or "").removeprefix(STEP_TARGET), scope, cost)
+        data = {**reason.data, "step": step, "cost": cost, "since": wait.since}
+        return Reason("limit", f"step {step} is waiting: {reason.text}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]
@@ -390,6 +401,10 @@ def _complete_command(gate: GateRow) -> str:
     return complete_command(gate.graph, gate.node, typed=read_plan(gate.plan).get("schema") is not None)
 
 
+def _opened_at(gate: GateRow) -> datetime:
+    return to_datetime(gate.created_at if gate.released_at is None else gate.released_at)
+
+
 def _of_node(node: str, id: str, reason: Reason) -> Reason:
     return Reason(reason.code, f"node {node} ({id}): {reason.text}", {"node": node, "run": id, **reason.data})
 
@@ -427,7 +442,8 @@ def _awaited(wait: WaitInfo) -> Reason:
         "ask": "waiting for an ask" if wait.name is None else f"waiting for ask {wait.name}",
         "children": f"waiting for {counted(wait.pending or 0, 'child', 'children')} ({wait.name})",
     }[wait.kind]
-    return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})
+    data = {"name": wait.name, "since": wait.since, "until": wait.due_at, "pending": wait.pending}
+    return Reason(wait.kind, what + until, data)
 
 
 def _limit_text(counter: CounterState | None, holders: list[dict[str, Any]], cost: int) -> str:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.audit import audited, record
 from holdfast.control.gates import gate_payload
 from holdfast.control.run_payloads import RunPayloads
 from holdfast.model.clock import Duration, to_datetime
@@ -51,6 +52,7 @@ class GateLinkControl:
         """Whether there are a secret and a public URL."""
         return self._links.is_complete
 
+    @audited("link gate", "run")
     def create(
         self, run: UUID, gate: str, *, expires: Duration = DEFAULT_EXPIRY, recipient: str | None = None
     ) -> GateLink:
@@ -82,13 +84,15 @@ class GateLinkControl:
 
     def complete(self, link: SignedValue[GateLinkToken], output: Any, signer: str | None) -> None:
         """Complete the gate; TokenRefused if the link can't be used any more."""
-        gate = self._usable_gate(link)
-        self._conclude(link, gate_completed(gate.name, output, actor(link.value.recipient, signer)))
+        gate, by = self._usable_gate(link), actor(link.value.recipient, signer)
+        with record(self._store, "complete gate", gate.id, by, {"gate": gate.name}):
+            self._conclude(link, gate_completed(gate.name, output, by))
 
     def reject(self, link: SignedValue[GateLinkToken], reason: str, signer: str | None) -> None:
         """Fail the gate with a reason; TokenRefused if the link can't be used any more."""
-        gate = self._usable_gate(link)
-        self._conclude(link, gate_failed(gate.name, reason, actor(link.value.recipient, signer)))
+        gate, by = self._usable_gate(link), actor(link.value.recipient, signer)
+        with record(self._store, "fail gate", gate.id, by, {"gate": gate.name, "error": reason}):
+            self._conclude(link, gate_failed(gate.name, reason, by))
 
     def _conclude(self, link: SignedValue[GateLinkToken], outcome: GateOutcome) -> None:
         id = str(UUID(bytes=link.value.gate))

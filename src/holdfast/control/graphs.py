@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import structs
 
+from holdfast.control.audit import audited
 from holdfast.control.gates import GateInfo, gate_info
 from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.clock import to_datetime_or_none
@@ -169,10 +170,12 @@ class GraphControl:
             raise GraphError(f"graph run {id} has no node {name!r}; `holdfast show {id}` lists its nodes")
         return UUID(found)
 
+    @audited("complete gate", "id")
     def complete(self, id: UUID, gate: str, output: Any = None, by: str | None = None) -> bool:
         """Complete a gate with an output; False if it had already been completed so. `by` names the operator."""
         return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_completed(gate, output, by))
 
+    @audited("fail gate", "id")
     def fail(self, id: UUID, gate: str, error: str, by: str | None = None) -> bool:
         """Fail a gate with a message; False if it had already failed so."""
         return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_failed(gate, error, by))

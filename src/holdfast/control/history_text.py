@@ -10,7 +10,7 @@ from holdfast.model.history import Entry
 from holdfast.model.names import counted
 from holdfast.model.step_keys import key_label
 
-ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released", "set_aside": "message set aside"}
+ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released", "set_aside": "set aside"}
 """History kinds whose stored name doesn't explain itself."""
 
 
@@ -119,5 +119,7 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "updated": lambda data: ", ".join(_CHANGED.get(str(name), str(name)) for name in data.get("changed") or ()),
     "budget_exceeded": lambda data: f"{data.get('budget')}: {data.get('spent')} of {data.get('limit')} spent",
     "budget_raised": lambda data: f"{data.get('budget')} to {data.get('limit')}",
-    "set_aside": lambda data: f"message {data.get('message')} on topic {data.get('topic')}",
+    "set_aside": lambda data: (
+        f"event {data['event']}" if "event" in data else f"message {data.get('message')} on topic {data.get('topic')}"
+    ),
 }

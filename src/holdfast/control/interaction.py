@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.errors import RunNotFound
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import encode
@@ -79,6 +80,7 @@ class InteractionControl:
         rows = self._store.asks.pending(str(id))
         return [PendingAsk(row.name, row.key, to_datetime(row.sent_at), row.is_received) for row in rows]
 
+    @audited("ask run", "id", unless_api=True)
     def ask(self, id: UUID, name: str, payload: Any = None, key: str | None = None, by: str | None = None) -> AskInfo:
         """Ask an unfinished run, without waiting for the answer. The payload is checked if the task's code is known."""
         text = self._encode(id, check_name(name, "the name of an ask"), payload)

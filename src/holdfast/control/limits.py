@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.control.audit import audited
 from holdfast.model.limit import CounterInfo as CounterInfo
 from holdfast.model.limit import LimitInfo as LimitInfo
 from holdfast.store.limit_settings import LimitSettings
@@ -11,6 +12,9 @@ from holdfast.store.limits import parse_counter_key
 
 class LimitControl(LimitSettings):
     """Lists limits with their counters, and sets and resets what they allow."""
+
+    set = audited("set limit", "name")(LimitSettings.set)
+    reset = audited("reset limit", "name")(LimitSettings.reset)
 
 
 def format_counter(counter_id: str) -> str:

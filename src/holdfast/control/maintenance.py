@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.database.dialect import check_schema
 from holdfast.database.migrate import migrations, newest_version
 from holdfast.database.roles import role_names, roles_script
@@ -61,6 +62,7 @@ class Maintenance:
             return self._store.retention.count_expired()
         return self._store.retention.count_older(to_micros(older_than, "older_than"))
 
+    @audited("prune runs")
     def prune(self, older_than: Duration | None = None, progress: Callable[[int], None] = lambda _count: None) -> int:
         """Delete expired runs, or all that finished before `older_than`, in batches of one transaction each.
 

@@ -32,15 +32,20 @@ def open_control(
     for operations that need its code, and for an app with a `codec`, its own size limits or a `secret`. A missing
     SQLite file is an error unless `make` is set. Tables are created or migrated only by `control.upkeep.migrate()`.
     """
-    database = open_database(url, schema)
-    if database.dialect.name == "sqlite" and not make:
+    if not make:
+        check_exists(url)
+    return Control(Store(open_database(url, schema), migrate=False, payloads=payloads), registry, links)
+
+
+def check_exists(url: str) -> None:
+    """Raise ConfigError if this is the URL of a SQLite file that doesn't exist."""
+    if url.startswith("sqlite:"):
         path = sqlite_path(url)
         if path != ":memory:" and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"the directory of {path} does not exist: create it, or pass another --url")
         if path != ":memory:" and not Path(path).exists():
             create = f"`holdfast migrate --url {url}`"
             raise ConfigError(f"SQLite file {path} does not exist: pass another --url, or create it with {create}")
-    return Control(Store(database, migrate=False, payloads=payloads), registry, links)
 
 
 def empty_control(registry: Registry | None = None) -> Control:

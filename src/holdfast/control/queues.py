@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
 from holdfast.model.names import check_queue
 from holdfast.model.run import GRAPH_QUEUE
@@ -72,6 +73,7 @@ class QueueControl:
         """Leave out the internal queue of graphs and gates, which workers don't serve."""
         return [row for row in self._store.queues.list_all() if row.name != GRAPH_QUEUE]
 
+    @audited("pause queue", "names")
     def pause(self, names: Iterable[str]) -> set[str]:
         """Stop workers from claiming runs of these queues, and return those that were not paused before.
 
@@ -79,6 +81,7 @@ class QueueControl:
         """
         return set(self._store.queues.pause(check_queue(name, "a queue") for name in names))
 
+    @audited("resume queue", "names")
     def resume(self, names: Iterable[str]) -> set[str]:
         """Resume these queues, and return those that were paused."""
         return set(self._store.queues.resume(check_queue(name, "a queue") for name in names))

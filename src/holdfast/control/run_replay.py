@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -29,7 +29,7 @@ from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import TaskError
 from holdfast.model.codec import UnreadableText
 from holdfast.model.payloads import PayloadContext, Payloads
-from holdfast.store import NewRun, Store
+from holdfast.store import AttemptEnd, NewRun, Store
 from holdfast.store.commands import LoadedHistory, RunToken
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_queries import UnfinishedClaim
@@ -123,7 +123,7 @@ class ReadOnlyRunFactory:
     def wake_followers(self, runs: Collection[str]) -> None:
         """Do nothing: a replay writes no chunks."""
 
-    def wake_result_waiters(self, runs: Sequence[str]) -> None:
+    def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:
         """Do nothing: no run ends in a replay."""
 
 

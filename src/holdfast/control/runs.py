@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.control.budgets import spent_by
 from holdfast.control.gates import GateInfo
 from holdfast.control.graphs import GraphControl, GraphInfo
@@ -347,10 +348,12 @@ class RunControl:
         """Return whether a run is a gate."""
         return self._reader.row(id).kind == "gate"
 
+    @audited("cancel run", "id")
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """Cancel a run; False if it had already finished. `by` names the operator in its history."""
         return self._store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
+    @audited("retry run", "id")
     def retry(self, id: UUID, by: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None) -> bool:
         """Return a failed or cancelled run to ready; False if it is unfinished.
 
@@ -359,6 +362,7 @@ class RunControl:
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         return self._store.actions.retry(str(id), check_actor(by), text)
 
+    @audited("change run", "id")
     def update(
         self,
         id: UUID,
@@ -375,10 +379,12 @@ class RunControl:
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         self._store.actions.update(str(id), run_changes(options, text), check_actor(by))
 
+    @audited("pause run", "id")
     def pause(self, id: UUID, by: str | None = None) -> bool:
         """Pause a run with its unfinished children; False if it was paused."""
         return self._store.pauses.pause_run(str(id), check_actor(by))
 
+    @audited("resume run", "id")
     def resume(self, id: UUID, by: str | None = None) -> bool:
         """Resume a paused run with its children; False if it wasn't paused."""
         return self._store.pauses.resume_run(str(id), check_actor(by))
@@ -394,6 +400,7 @@ class RunControl:
             raise RunNotFound.of(id)
         return RetryPreviewer(self._store).preview(row, details, changed=changed)
 
+    @audited("fork run", "id")
     def fork(
         self,
         id: UUID,
@@ -436,11 +443,13 @@ class RunControl:
             raise ConfigError(f"args must be a list or a mapping, not {type(args).__name__}")
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
+    @audited("send message", "id", unless_api=True)
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send a message to an unfinished run, which receives messages in order, each once."""
         text = self._encode_message(id, check_name(topic, "a topic"), payload)
         self._store.actions.send(str(id), topic, text, check_actor(by))
 
+    @audited("resend message", "id")
     def resend(self, id: UUID, number: int, payload: Any = msgspec.UNSET, by: str | None = None) -> str:
         """Send a message again that was set aside, or another payload instead of it; return its topic.
 

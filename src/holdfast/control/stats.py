@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -14,8 +14,10 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
+from holdfast.store.admin import LaneCounts
 from holdfast.store.stats import HOUR_US, MINUTE_US, StatsBucket, merge_buckets
 
+T = TypeVar("T")
 GroupBy: TypeAlias = Literal["all", "task", "queue"]
 Interval: TypeAlias = Literal["minute", "hour"]
 
@@ -53,14 +55,18 @@ class CountControl:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def overview(self) -> Counts:
+    def by_lane(self) -> dict[str, LaneCounts]:
+        """Count unfinished runs by stored state and by lane, for views and checks that share one count."""
+        return self._store.counts.unfinished()
+
+    def overview(self, by_lane: Mapping[str, LaneCounts] | None = None) -> Counts:
         """Count all runs by state, and the unfinished ones by queue and task."""
         lanes = self._store.lanes.refresh()
         total = self._store.counts.total()
         states: dict[str, Estimate] = {}
         queues: dict[str, dict[str, Estimate]] = {}
         tasks: dict[str, dict[str, Estimate]] = {}
-        for state, counted in self._store.counts.unfinished().items():
+        for state, counted in (self.by_lane() if by_lane is None else by_lane).items():
             states[state] = Estimate(sum(counted.by_lane.values()), counted.exact)
             for lane, runs in counted.by_lane.items():
                 queue, task = lanes.get(lane, ("", ""))
@@ -73,6 +79,19 @@ class CountControl:
         exact = total.exact and all(count.exact for count in states.values())
         states["done"] = Estimate(max(total.runs - known, 0), exact)
         return Counts(Estimate(max(total.runs, known), total.exact), states, queues, tasks)
+
+    def unfinished(
+        self, *, queue: str | None = None, task: str | None = None
+    ) -> dict[tuple[str, str], dict[str, Estimate]]:
+        """Count unfinished runs by queue, task and state."""
+        lanes = self._store.lanes.refresh()
+        found: dict[tuple[str, str], dict[str, Estimate]] = {}
+        for state, counted in self._store.counts.unfinished().items():
+            for lane, runs in counted.by_lane.items():
+                named = lanes.get(lane, ("", ""))
+                if named[0] != GRAPH_QUEUE and queue in (None, named[0]) and task in (None, named[1]):
+                    found.setdefault(named, {})[state] = Estimate(runs, counted.exact)
+        return found
 
     def fitting(self, filters: RunFilter) -> Estimate:
         """Count the runs that match a filter, up to a bound."""
@@ -89,6 +108,16 @@ def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int,
     by_state = into.setdefault(name, {})
     before = by_state.get(state, Estimate(0))
     by_state[state] = Estimate(before.value + runs, before.exact and exact)
+
+
+def sum_counts(some: Iterable[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+    """Add up counts by state."""
+    found: dict[str, Estimate] = {}
+    for states in some:
+        for state, count in states.items():
+            before = found.get(state, Estimate(0))
+            found[state] = Estimate(before.value + count.value, before.exact and count.exact)
+    return found
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -133,6 +162,27 @@ class RecentStats(msgspec.Struct, frozen=True):
     tasks: list[Stats]
 
 
+class StatsSeries(msgspec.Struct, frozen=True):
+    """Statistics of a period: as a whole, and all its intervals, oldest first."""
+
+    whole: Stats
+    intervals: list[Stats]
+
+
+class StatsTrend(msgspec.Struct, frozen=True):
+    """Statistics of a task or queue in a period and in the one before, which is as long."""
+
+    name: str
+    now: Stats
+    before: Stats
+
+    @property
+    def slowdown(self) -> float | None:
+        """By which factor the p95 of durations has grown; None if one of the periods has none."""
+        now, before = self.now.run.p95, self.before.run.p95
+        return None if now is None or not before else now / before
+
+
 class _AggregatedPeriod(NamedTuple):
     """Aggregated minutes of a period, which no longer change: by lane and state, and by minute."""
 
@@ -148,6 +198,8 @@ class StatsControl:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._past = _AggregatedPeriod(0, 0, [], [])
+        self._hourly: dict[tuple[object, ...], tuple[int, Any]] = {}
+        """Views of periods counted in hours, with the minute in which they were read."""
 
     def over_time(
         self,
@@ -172,6 +224,65 @@ class StatsControl:
         size = MINUTE_US if to_micros(last, "last") <= 24 * HOUR_US else HOUR_US
         since, until = self._window(last, size)
         return self._sums(self._buckets(since, until, size), since, until, by, name)
+
+    def series(self, *, last: Duration, by: GroupBy = "all", name: str | None = None) -> StatsSeries:
+        """Return the statistics of a period, also by minute up to an hour and by hour for longer ones.
+
+        Those of longer periods are read once a minute.
+        """
+        size = MINUTE_US if to_micros(last, "last") <= HOUR_US else HOUR_US
+        since, until = self._window(last, size)
+        key = "series", by, name, since, until
+        return self._once_a_minute(size, key, lambda: self._series(since, until, size, by, name))
+
+    def _series(self, since: int, until: int, size: int, by: GroupBy, name: str | None) -> StatsSeries:
+        lanes = None if by == "all" else self._lanes_of(by, name)
+        found = [bucket for _, bucket in self._named(self._buckets(since, until, size, lanes), by, name)]
+        at: dict[int, list[StatsBucket]] = {start: [] for start in range(since, until, size)}
+        for bucket in found:
+            at.setdefault(bucket.at // size * size, []).append(bucket)
+        return StatsSeries(
+            _stats(name, since, until - since, found),
+            [_stats(name, start, size, some) for start, some in sorted(at.items())],
+        )
+
+    def trends(self, *, last: Duration, by: GroupBy = "task") -> list[StatsTrend]:
+        """Compare a period with the one before, by name. Periods of more than an hour are read once a minute."""
+        length = to_micros(last, "last")
+        size = MINUTE_US if length <= HOUR_US else HOUR_US
+        since, until = self._window(timedelta(microseconds=2 * length), size)
+        key = "trends", by, since, until
+        return self._once_a_minute(size, key, lambda: self._compare(since, until, size, by))
+
+    def _once_a_minute(self, size: int, key: tuple[object, ...], read: Callable[[], T]) -> T:
+        """Read a view that is counted in minutes always, and one in hours once a minute: it hardly changes."""
+        if size == MINUTE_US:
+            return read()
+        minute = self._store.stats.now() // MINUTE_US
+        known = self._hourly.get(key)
+        if known is None or known[0] != minute:
+            known = minute, read()
+            fresh = {each: other for each, other in self._hourly.items() if other[0] == minute}
+            self._hourly = {**fresh, key: known}
+        return cast("T", known[1])
+
+    def _compare(self, since: int, until: int, size: int, by: GroupBy) -> list[StatsTrend]:
+        middle = (since + until) // 2
+        found = self._buckets(since, until, size)
+        before, now = (
+            {each.name: each for each in self._sums([it for it in found if (it.at >= middle) == late], at, end, by)}
+            for late, at, end in ((False, since, middle), (True, middle, until))
+        )
+        names = sorted({name for name in (*before, *now) if name is not None})
+        return [
+            StatsTrend(name, now.get(name) or _stats(name, middle, until - middle, ()),
+                       before.get(name) or _stats(name, since, middle - since, ()))
+            for name in names
+        ]  # fmt: skip
+
+    def _lanes_of(self, by: GroupBy, name: str | None) -> list[int]:
+        lanes = self._store.lanes.with_retired()
+        return [id for id, (queue, task) in lanes.items() if name == (task if by == "task" else queue)]
 
     def lately(self, last: Duration = timedelta(hours=1)) -> RecentStats:
         """Return all views of a recent period with one read."""
@@ -232,15 +343,15 @@ class StatsControl:
         until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 
-    def _buckets(self, since: int, until: int, size: int) -> list[StatsBucket]:
-        """Read the aggregates, and aggregate the minutes that are missing."""
+    def _buckets(self, since: int, until: int, size: int, lanes: Sequence[int] | None = None) -> list[StatsBucket]:
+        """Read the aggregates, only those of some lanes if given, and aggregate the minutes that are missing."""
         stats = self._store.stats
         hours_until = since if size == MINUTE_US else min(max(stats.aggregated_until(HOUR_US), since), until)
         counted = min(max(stats.aggregated_until(MINUTE_US), hours_until), until)
         fresh = max(counted, until - size - LIVE_WINDOW_US)
         return [
-            *(stats.read(HOUR_US, since, hours_until) if size == HOUR_US else ()),
-            *stats.read(MINUTE_US, hours_until, counted),
+            *(stats.read(HOUR_US, since, hours_until, lanes=lanes) if size == HOUR_US else ()),
+            *stats.read(MINUTE_US, hours_until, counted, lanes=lanes),
             *stats.live(fresh, until),
         ]
 

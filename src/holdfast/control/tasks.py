@@ -26,6 +26,8 @@ class TaskInfo(msgspec.Struct, frozen=True):
     deadline: float | None
     defined: str | None
     """The file and line of its function."""
+    limits: Sequence[str] = ()
+    """The limits that its runs observe."""
 
 
 class TaskControl:
@@ -52,6 +54,7 @@ def _info(task: Task[..., Any]) -> TaskInfo:
         timeout=None if declared.timeout is None else declared.timeout / MICROS_PER_SECOND,
         deadline=None if declared.deadline is None else declared.deadline / MICROS_PER_SECOND,
         defined=_location(task),
+        limits=list(declared.limits),
     )
 
 

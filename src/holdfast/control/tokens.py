@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.errors import ConfigError, PayloadError, StoreError
 from holdfast.model.access import (
     ROLE_SHORTHANDS,
@@ -94,6 +95,7 @@ class TokenControl:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @audited("create token", "name")
     def create(
         self,
         roles: str | Iterable[str],
@@ -147,6 +149,7 @@ class TokenControl:
         logins = self._store.logins.count_by_token(LOGIN_IDLE_S * MICROS_PER_SECOND)
         return [_info(row, logins.get(row.id, 0)) for row in self._store.tokens.list_all()]
 
+    @audited("revoke token", "id")
     def revoke(self, id: str) -> bool:
         """Revoke a token and end its logins; False if it had already been revoked."""
         if self._store.tokens.revoke(id):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.audit import audited
 from holdfast.model.clock import to_datetime
 from holdfast.model.names import check_name
 from holdfast.model.previews import PayloadView
@@ -82,6 +83,7 @@ class TopicControl:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @audited("publish message", "topic", unless_api=True)
     def publish(self, topic: str, payload: Any = None, key: str | None = None, tenant: str | None = None) -> Published:
         """Publish a message to the subscriptions that workers have stored."""
         return self._store.topics.publish(new_message(topic, payload, key, tenant))

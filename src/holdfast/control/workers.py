@@ -56,6 +56,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """The labels that its tasks require, by task. It claims no run of a task whose labels it doesn't have."""
     queue_slots: Mapping[str, int] = {}
     """The slots of queues that have their own; the rest of `concurrency` is shared by the other queues."""
+    memory: int = 0
+    """Bytes of memory that its process had at the last heartbeat; 0 for an older release."""
+    version: str | None = None
+    """The release of Holdfast that it runs."""
 
     def shown_queues(self) -> list[str]:
         """Return its queues for display, such as `mail=20` for one with slots of its own; `all` if it serves all."""
@@ -66,6 +70,20 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     def has_labels_for(self, task: str) -> bool:
         """Return whether it has the labels that a task requires, as far as its own code says."""
         return meets(self.labels, self.requires.get(task, {}))
+
+
+class ClaimedRun(msgspec.Struct, frozen=True):
+    """A run that a worker has claimed and executes."""
+
+    id: UUID
+    task: str
+    queue: str
+    attempt: int
+    claimed_at: datetime
+    seconds: float
+    """Since it was claimed."""
+    worker: str
+    """The session."""
 
 
 class RecoveredRun(msgspec.Struct, frozen=True):
@@ -102,6 +120,16 @@ class WorkerControl:
     def list(self) -> list[WorkerInfo]:
         """List all sessions, oldest first."""
         return [_info(row) for row in self._store.sessions.list_all()]
+
+    def claimed(self, session: str | None = None) -> Sequence[ClaimedRun]:
+        """List the runs that workers, or one of them, have claimed, the longest first; up to a bound."""
+        return [
+            ClaimedRun(
+                UUID(row.id), row.task, row.queue, row.attempt, to_datetime(row.claimed_at),
+                max(row.now - row.claimed_at, 0) / MICROS_PER_SECOND, row.session,
+            )
+            for row in self._store.sessions.claimed(session)
+        ]  # fmt: skip
 
     def lost(self, within_s: float = LOST_WITHIN_S) -> Sequence[LostWorkerInfo]:
         """List the workers that were lost lately, the last first, with the runs that were recovered from them."""
@@ -158,6 +186,8 @@ def _info(row: SessionRow) -> WorkerInfo:
         labels=report.labels,
         requires=report.requires,
         queue_slots=report.queue_slots,
+        memory=health.memory,
+        version=report.version,
     )
 
 
@@ -174,6 +204,7 @@ class _StartReport(msgspec.Struct):
     labels: dict[str, str] = {}
     requires: dict[str, dict[str, str]] = {}
     queue_slots: dict[str, int] = {}
+    version: str | None = None
 
 
 class _HeartbeatReport(msgspec.Struct):
@@ -182,6 +213,7 @@ class _HeartbeatReport(msgspec.Struct):
     problem: str | None = None
     loop_lag: float = 0.0
     lost_threads: int = 0
+    memory: int = 0
 
 
 def _decode(kind: type[S], text: str | None) -> S:

@@ -14,7 +14,7 @@ from holdfast.database.dialect import Dialect
 from holdfast.database.fair_lock import FairLock
 from holdfast.database.faults import Conflict, ConnectionLost
 from holdfast.database.statements import Statement
-from holdfast.errors import StoreError, StoreUnavailable, TaskError
+from holdfast.errors import StoreError, StoreMoved, StoreUnavailable, TaskError
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
@@ -26,6 +26,10 @@ RECONNECT_DELAY_S = 1.0
 MAX_CONFLICT_ATTEMPTS = 8
 FORK_PAUSE_TIMEOUT_S = 5.0
 MAX_LOSS_ATTEMPTS = 2
+SLOW_CALL_S = 2.0
+"""A small statement that takes longer than this says that the database doesn't answer."""
+WORKER_CONNECTIONS = ("heartbeat", "claim", "pick", "write")
+"""The connections of a worker, of either database, whose statements are small."""
 
 
 class DatabaseConnection(ABC):
@@ -104,14 +108,27 @@ class DatabaseConnection(ABC):
         self.execute_script(f"RELEASE {name}")
 
 
+class Availability:
+    """What the last call of this process says about its database."""
+
+    __slots__ = ("error", "moved")
+
+    def __init__(self) -> None:
+        self.error: StoreUnavailable | None = None
+        """Why the last call failed, if the database was unavailable; None after a call that succeeded."""
+        self.moved: StoreMoved | None = None
+        """Set when a write was refused because the data was moved."""
+
+
 class ManagedConnection:
     """A connection that opens on first use, reopens after a loss and is used by one thread at a time.
 
     A fair lock orders the waiting threads: a thread that uses the connection in a loop can't starve the others.
     """
 
-    def __init__(self, connect: Callable[[], DatabaseConnection]) -> None:
+    def __init__(self, connect: Callable[[], DatabaseConnection], availability: Availability | None = None) -> None:
         self._connect = connect
+        self._availability = availability or Availability()
         self._connection: DatabaseConnection | None = None
         self._lock = FairLock()
         self._connect_failure: tuple[float, StoreUnavailable] | None = None
@@ -162,6 +179,17 @@ class ManagedConnection:
 
     def run(self, work: Callable[[DatabaseConnection], T]) -> T:
         """Run `work`, again after a conflict and on a new connection after a loss. It must be safe to repeat."""
+        try:
+            done = self._run(work)
+        except StoreUnavailable as error:
+            self._availability.error = error
+            if isinstance(error, StoreMoved):
+                self._availability.moved = error
+            raise
+        self._availability.error = None
+        return done
+
+    def _run(self, work: Callable[[DatabaseConnection], T]) -> T:
         conflicts = losses = 0
         with self._lock:
             while True:
@@ -234,6 +262,12 @@ class ManagedConnection:
                 self._lock.release()
         return False
 
+    def busy_s(self) -> float:
+        """Return for how many seconds the call under way has been waiting for the database; 0.0 if there is none."""
+        connection = self._connection
+        since = None if connection is None else connection.busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def abort_if_stuck(self, max_s: float) -> bool:
         """Abort a call that has taken longer than `max_s`; its caller sees a lost connection."""
         return abort_if_stuck(self._connection, max_s)
@@ -287,11 +321,25 @@ class Database(ABC):
     @property
     def failure(self) -> StoreError | None:
         """The error that makes this database unusable for the rest of this process, if any."""
-        return None
+        return self._availability.moved
 
     def __init__(self) -> None:
         self._connections: dict[str, ManagedConnection] = {}
+        self._availability = Availability()
         self._lock = threading.Lock()
+
+    def unavailable_reason(self) -> str | None:
+        """Return why this process can't use the database, as its last calls say, or None. Doesn't call the database.
+
+        A call of the heartbeat or of a claim that has been waiting for `SLOW_CALL_S` counts as a failure, because a
+        network that drops packets reports nothing.
+        """
+        error = self.failure or self._availability.error
+        if error is not None:
+            return str(error)
+        waits = [found.busy_s() for name in WORKER_CONNECTIONS if (found := self._connections.get(name)) is not None]
+        slowest_s = max(waits, default=0.0)
+        return f"it hasn't answered for {slowest_s:.0f} s" if slowest_s > SLOW_CALL_S else None
 
     @abstractmethod
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
@@ -308,7 +356,7 @@ class Database(ABC):
         if found is not None:
             return found
         with self._lock:
-            return self._connections.setdefault(name, ManagedConnection(connect))
+            return self._connections.setdefault(name, ManagedConnection(connect, self._availability))
 
     @abstractmethod
     def change_listener(self, topic: Topic = "work", channel: str | None = None) -> ChangeListener:

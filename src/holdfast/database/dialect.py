@@ -13,6 +13,7 @@
 | `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
 | `{listed_args(r)}` | arguments of run `r` (all if short, their start, or null if very long), their size, metadata |
 | `{members(name, value)}` | aggregates names and JSON texts to the members of a JSON object |
+| `{id_list(id, condition)}` | aggregates the ids of rows that meet a condition to a JSON array |
 | `{listed_run(r)}` | the columns of run `r` in `shown_runs`, but no result, which may be large |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
 | `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
@@ -281,6 +282,11 @@ class PostgresDialect(Dialect):
         return f"string_agg(cast(to_json({name}) as text) || chr(58) || {value}, chr(44) order by {name})"
 
     @staticmethod
+    def _id_list(argument: str) -> str:
+        id, condition = [part.strip() for part in argument.split(",")]
+        return f"cast(json_agg(cast({id} as text)) filter (where {condition}) as text)"
+
+    @staticmethod
     def _among(argument: str) -> str:
         """Return an array comparison: the planner assumes a short array, but may scan the whole table for a join."""
         source, column = [part.strip() for part in argument.split(",")]
@@ -399,6 +405,11 @@ class SqliteDialect(Dialect):
     def _members(argument: str) -> str:
         name, value = [part.strip() for part in argument.split(",")]
         return f"group_concat(json_quote({name}) || char(58) || {value}, char(44))"
+
+    @staticmethod
+    def _id_list(argument: str) -> str:
+        id, condition = [part.strip() for part in argument.split(",")]
+        return f"json_group_array({id}) filter (where {condition})"
 
     @staticmethod
     def _among(argument: str) -> str:

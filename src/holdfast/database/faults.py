@@ -29,6 +29,12 @@ class Duplicate(DataFault):
     """A unique key exists already: another process inserted it first."""
 
 
+MOVED_SQLSTATE = "HF001"
+"""The SQLSTATE with which a fence refuses a write on PostgreSQL."""
+MOVED_PREFIX = "holdfast: "
+"""How the message begins with which a fence refuses a write on SQLite."""
+
+
 def unwrap_driver_error(error: BaseException) -> BaseException:
     """Return the driver's exception from one that SQLAlchemy or Django wrapped around it."""
     if type(error).__module__ == "django.db.utils":

@@ -6,7 +6,7 @@
 | `work` | workers, and applications that also cancel, retry, send or emit |
 | `operate` | the dashboard and operators: `work`, and tokens, logins and paused queues |
 | `enqueue` | applications that only create runs; reads no payload |
-| `read` | people and programs that look at runs; reads neither tokens nor logins |
+| `read` | people and programs that look at runs; reads neither tokens, logins nor the audit log |
 
 The roles can't log in. A user is granted one or several of them. A tenant's role creates and reads the runs of its
 tenant only, by row-level security: its policies name the tenant as a literal, because a client can change a setting.
@@ -35,7 +35,7 @@ _WORK = {
     "budget_totals": _ALL, "tallies": _ALL, "subscriptions": _ALL, "publications": _ALL,
     "listeners": "select, insert, delete",
     "chunks": _ALL, "history": "select, insert, delete", "edges": "select, insert, delete",
-    "logs": "select, insert, delete",
+    "logs": "select, insert, delete", "audit": _ALL,
     "slots": "select, insert, delete", "polls": "select, insert, delete", "retired_lanes": "select, insert, delete",
     "limit_settings": "select, insert, update", "budgets": "select, insert, update", "schedules": _ALL,
     "queues": "select", "pauses": "select, update, delete", "meta": "select",
@@ -67,7 +67,7 @@ _ENQUEUE = {
     "workers": "select (session, idle, lease_until, wake_channel, wake_group)",
     "watchers": _ALL,
 }
-_READ = dict.fromkeys(_WORK, "select")
+_READ = dict.fromkeys((table for table in _WORK if table != "audit"), "select")
 _TENANT = {
     **_ENQUEUE,
     "runs": f"select, insert ({_NEW_RUN}), update (held)",

@@ -296,7 +296,8 @@ class SqliteDatabase(Database):
 
     @property
     def failure(self) -> StoreError | None:
-        return None if self._guard is None else self._guard.failure
+        guard = self._guard
+        return super().failure if guard is None or guard.failure is None else guard.failure
 
     def long_writer(self) -> Holder | None:
         """Return the process whose application code holds the write lock, if any."""

@@ -12,11 +12,19 @@ import apsw
 import msgspec
 
 from holdfast.database.base import DatabaseConnection, Row
-from holdfast.database.faults import AccessDenied, Conflict, ConnectionLost, DataFault, Expired, transaction_ended
+from holdfast.database.faults import (
+    MOVED_PREFIX,
+    AccessDenied,
+    Conflict,
+    ConnectionLost,
+    DataFault,
+    Expired,
+    transaction_ended,
+)
 from holdfast.database.file_guard import FileGuard
 from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.database.statements import Statement
-from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreMoved, StoreUnavailable
 
 BUSY_TIMEOUT_S = 5.0
 ROLLBACK_RETRY_S = 0.005
@@ -47,6 +55,8 @@ def translate_error(error: apsw.Error, what: str) -> StoreError:
     """Translate a driver error. This is the only place that decides which errors are transient."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
+    if isinstance(error, apsw.ConstraintError) and str(error).startswith(MOVED_PREFIX):
+        return StoreMoved(f"{what}: {str(error).removeprefix(MOVED_PREFIX)}")
     if isinstance(error, _BAD_VALUE) or (isinstance(error, apsw.SQLError) and "JSON" in str(error)):
         return DataFault(f"{what}: {error}")
     if isinstance(error, UNAVAILABLE_ERRORS):

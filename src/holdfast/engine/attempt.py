@@ -487,6 +487,11 @@ class WorkerState:
         session = self.session
         return None if session is None else session.id
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a session was ever opened: the tables were checked, and the worker has started."""
+        return self.session is not None or self.last_lost is not None
+
     def begin(self, session: Session) -> None:
         """Make this the current session."""
         with self._lock:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import resource
 import secrets
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +28,7 @@ from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import FreezeDetector, Heartbeat, LeaseGuard
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.loops.listener import CommitListener
-from holdfast.engine.loops.maintenance import Pruner, StatsAggregator
+from holdfast.engine.loops.maintenance import KEEP_AUDIT_MICROS, Pruner, StatsAggregator
 from holdfast.engine.loops.recovery import RecoveryLoop
 from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.loops.timers import TimerLoop
@@ -40,7 +44,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.labels import check_labels
 from holdfast.model.run_logs import Logs
-from holdfast.store import Store
+from holdfast.store import AttemptEnd, Store
 from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.module import ResolvedWait
 from holdfast.store.sessions import WakeAddress
@@ -52,13 +56,17 @@ if TYPE_CHECKING:
     from holdfast.engine.run_logs import LogCollector
 
 MIN_LEASE_S = 0.5
+FREEZE_SHARE = 1 / 4
+"""A process whose threads stand still for this share of the lease is frozen. Its supervisor then kills it if it holds
+the write lock of a SQLite file, in time for the other workers to renew their leases."""
+MIN_FREEZE_S = 1.0
 MAX_REPORTED_TASKS = 1000
 """How many task names a worker stores in its session row."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The settings of a worker. Durations are seconds, except `keep_events` and `keep_keys`: microseconds."""
+    """The settings of a worker. Durations are seconds, except those that begin with `keep`: microseconds."""
 
     queues: Sequence[str] | None = None
     queue_slots: Mapping[str, int] = field(default_factory=dict)
@@ -69,6 +77,7 @@ class WorkerSettings:
     lease: float = 60.0
     grace: float = 25.0
     keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
+    keep_audit: int = KEEP_AUDIT_MICROS
     keep_keys: int | None = None
     wait_for_database: bool = False
     max_resident: int = 1000
@@ -112,6 +121,15 @@ def _checked_lease(lease: Duration) -> float:
     return seconds
 
 
+def _memory_bytes() -> int:
+    """Return the resident memory of this process, or elsewhere than on Linux the most that it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
 class WorkerComponents:
     """The loops and services of one worker, and the signals between them.
 
@@ -137,6 +155,8 @@ class WorkerComponents:
         """Called with the reason when the worker should be restarted."""
         self.on_session: Callable[[str], None] | None = None
         """Called with the id of each session before it is opened."""
+        self.on_progress: Callable[[float], None] | None = None
+        """Called regularly while the threads of this process run, with the seconds after which silence is a freeze."""
         self._registry = registry
         self._schedule_registry = schedule_registry
         self._client = client
@@ -176,7 +196,9 @@ class WorkerComponents:
         self.stall_handler = StallHandler(
             self.monitor, runner, state, lease, self.heartbeat.renew_soon, self._report_unhealthy
         )
-        self.lease_guard = LeaseGuard(store, state, lease, freezes, self.lose_session, self.stall_handler)
+        self.lease_guard = LeaseGuard(
+            store, state, lease, freezes, self.lose_session, self.stall_handler, self._report_progress
+        )
         self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
         claimer = self.claimer
         self.timers = TimerLoop(
@@ -187,10 +209,12 @@ class WorkerComponents:
         self.trigger_poller = TriggerPoller(
             store, schedule_registry, client, self._runs_became_ready, runner.run_in_thread, lambda: runner.loop
         )
-        self.pruner = Pruner(store, settings.keep_events, settings.keep_keys)
+        self.pruner = Pruner(store, settings.keep_events, settings.keep_audit, settings.keep_keys)
         self.stats = StatsAggregator(store)
         self.wake_channel = f"holdfast.{secrets.token_hex(8)}"
-        self.listener = CommitListener(store, self.wake_channel, self._others_committed, self._client_committed)
+        self.listener = CommitListener(
+            store, self.wake_channel, self._others_committed, self._client_committed, claimer.client_claim
+        )
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         self.log_collector: LogCollector | None = None
@@ -205,6 +229,7 @@ class WorkerComponents:
                 store.claims.waits,
             )  # fmt: skip
             self.claimer.telemetry = self.claimer.batches.telemetry = self.committer.telemetry = self.telemetry
+            self.heartbeat.on_missed_renewal = self.telemetry.lease_missed
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop for user code."""
@@ -264,6 +289,7 @@ class WorkerComponents:
             "subscriptions": self.scheduler.subscription_digests(),
             "labels": self.settings.labels, "queue_slots": self.settings.queue_slots,
             "requires": dict(sorted(requires.items())[:MAX_REPORTED_TASKS]),
+            "version": metadata.version("holdfast"),
         }  # fmt: skip
         session = Session(worker_name(), json.dumps(info), self._wake_address(self.lanes.served(tasks)))
         if self.on_session is not None:
@@ -275,10 +301,9 @@ class WorkerComponents:
         queues = None if self.settings.queues is None else sorted(self.settings.queues)
         return WakeAddress(channel, hashlib.sha256(json.dumps([queues, sorted(tasks)]).encode()).hexdigest()[:16])
 
-    def _status(self) -> str | None:
-        """Return the worker's health as JSON, for its session row; None if there is nothing to report."""
-        status = msgspec.json.encode(self.stall_handler.status).decode()
-        return None if status == "{}" else status
+    def _status(self) -> str:
+        """Return the worker's health as JSON, for its session row."""
+        return msgspec.json.encode(msgspec.structs.replace(self.stall_handler.status, memory=_memory_bytes())).decode()
 
     def _gauges(self) -> dict[str, float]:
         runner = self.runner
@@ -291,7 +316,11 @@ class WorkerComponents:
     # Signals between the components
 
     def _after_commit(
-        self, ended: Sequence[str], streaming: Collection[str], affects_others: bool, left_ready: bool
+        self,
+        ended: Mapping[str, AttemptEnd | None],
+        streaming: Collection[str],
+        affects_others: bool,
+        left_ready: bool,
     ) -> None:
         """Wake what may continue after a commit: clients that wait for ended runs or follow streams, waiting functions,
         the claimer."""
@@ -330,6 +359,10 @@ class WorkerComponents:
         for attempt in attempts:
             log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt, **attempt.log_fields())
         self.runner.stop(attempts, "lost")
+
+    def _report_progress(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(max(self.settings.lease * FREEZE_SHARE, MIN_FREEZE_S))
 
     def _report_unhealthy(self, reason: str) -> None:
         if self.on_unhealthy is not None:

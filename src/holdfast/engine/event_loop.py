@@ -86,6 +86,14 @@ class EventLoopThread:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
 
 
+def describe_lost_threads(runner: Runner) -> str | None:
+    """Return a problem if the worker has lost more than its share of threads; None otherwise."""
+    lost, threads = runner.lost_threads, runner.threads
+    if lost <= threads * LOST_THREADS_SHARE:
+        return None
+    return f"{lost} of {counted(threads, 'thread')} lost to code that did not stop"
+
+
 class WorkerStatus(msgspec.Struct, omit_defaults=True):
     """The health that a worker reports with each heartbeat."""
 
@@ -96,6 +104,8 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
     """Runs whose code still runs here although they were lost or abandoned: it may kill the process."""
     problem: str | None = None
     """Why the worker isn't healthy."""
+    memory: int = 0
+    """Bytes of memory that its process has."""
 
 
 class StallHandler:
@@ -177,14 +187,12 @@ class StallHandler:
         """Update the worker's status, and report it at once if it has changed."""
         lost, threads = self._runner.lost_threads, self._runner.threads
         lag = self._monitor.lag
-        problem = None
+        problem = describe_lost_threads(self._runner)
         if lag > REPORT_STALL_S:
             problem = f"event loop blocked by {_label(blocker)}"
-        elif lost > threads * LOST_THREADS_SHARE:
-            problem = f"{lost} of {counted(threads, 'thread')} lost to code that did not stop"
-            if self.status.problem is None:
-                log.threads_lost(lost, threads)
-                self._on_unhealthy(problem)
+        elif problem is not None and self.status.problem is None:
+            log.threads_lost(lost, threads)
+            self._on_unhealthy(problem)
         before = self.status
         leftover = self._runner.leftover_runs(self._state.claimed())
         self.status = WorkerStatus(lost_threads=lost, leftover=leftover, problem=problem)

@@ -59,6 +59,7 @@ class WorkerTelemetry:
         """Record a claim that started at `started` (nanoseconds) and returned these attempts."""
         telemetry, tracing = self.telemetry, self.telemetry.tracing
         telemetry.measure("holdfast.claim.duration", (time.time_ns() - started) / 1e9)
+        telemetry.measure("holdfast.claim.size", len(attempts))
         queues = self._queues
         names = [NAMES.bound((each.task.name, queues.get(each.claim.lane, ""))) for each in attempts]
         for pair, count in Counter(names).items():
@@ -80,6 +81,10 @@ class WorkerTelemetry:
             for attempt in attempts:
                 if attempt.claim.id in waits and attempt.telemetry is not None:
                     self.telemetry.measure("holdfast.run.wait", waits[attempt.claim.id], attempt.telemetry.names)
+
+    def lease_missed(self) -> None:
+        """Record a renewal of the lease that failed or came too late."""
+        self.telemetry.measure("holdfast.lease.missed", 1)
 
     def committed(self, commands: int, attempts: Iterable[Attempt], started: int) -> None:
         """Record a commit of this many commands that started at `started` (nanoseconds)."""

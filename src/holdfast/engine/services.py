@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
 from holdfast.model.payloads import PayloadContext
-from holdfast.store import NewRun, Store
+from holdfast.store import AttemptEnd, NewRun, Store
 from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.store.topics import DeclaredSubscription
@@ -69,8 +69,11 @@ class ClientServices(Protocol):
     def wake_followers(self, runs: Collection[str]) -> None:
         """Wake the callers in this process that follow the streams of these runs, which have written chunks."""
 
-    def wake_result_waiters(self, runs: Sequence[str]) -> None:
-        """Wake the callers in this process that wait for the results of these runs, because they have ended."""
+    def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:
+        """Wake the callers in this process that wait for the results of these runs, because they have ended.
+
+        `ended`: the ends that were written, by run; None for runs whose outcome has to be read.
+        """
 
 
 class ChildReader(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from holdfast.database.faults import AccessDenied
 from holdfast.engine.components import WorkerComponents
-from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.errors import ConfigError, StoreMoved, StoreUnavailable
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 from holdfast.telemetry.log_format import current_worker
@@ -111,13 +111,14 @@ def pause_after(tries: int, chance: float) -> float:
 def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]) -> T:
     """Call `work`, which is safe to repeat, until the database is available. Raises StartAborted when asked to stop.
 
-    If the database rejects this client (a password, a permission), the error is raised at once: waiting doesn't help.
+    If the database rejects this client (a password, a permission) or its data was moved, the error is raised at once:
+    waiting doesn't help.
     """
     tries = 0
     while True:
         try:
             done = work()
-        except AccessDenied:
+        except (AccessDenied, StoreMoved):
             raise
         except StoreUnavailable as error:
             tries += 1

@@ -26,6 +26,7 @@ from typing import Any, Self
 from holdfast.engine.attempt import Session
 from holdfast.engine.components import WorkerComponents
 from holdfast.engine.event_loop import EventLoopThread
+from holdfast.engine.health import WorkerHealth
 from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
 from holdfast.engine.runner import CLEANUP_GRACE_S
 from holdfast.engine.startup import StartAborted, Startup, await_or_abort, tuned_interpreter, wait_or_abort
@@ -58,6 +59,8 @@ class Worker:
         self._signals_received = 0
         self._unhealthy = False
         self._startup = Startup(components, registry, self._should_stop)
+        self.health = WorkerHealth(components, self._should_stop)
+        """Answers liveness and readiness probes, for programs that serve them."""
         self._closing_thread: threading.Thread
 
     # Blocking
@@ -129,6 +132,13 @@ class Worker:
     def on_session(self, report: Callable[[str], None]) -> None:
         """Call `report` with the id of each session that this worker opens."""
         self._components.on_session = report
+
+    def on_progress(self, report: Callable[[float], None]) -> None:
+        """Call `report` regularly while the threads of this process run.
+
+        Its argument is the number of seconds after which silence means that the process is frozen.
+        """
+        self._components.on_progress = report
 
     @property
     def exit_code(self) -> int:

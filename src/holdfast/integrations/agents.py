@@ -5,7 +5,10 @@ Imports no framework.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -20,6 +23,9 @@ from holdfast.telemetry import log
 
 CHARS_PER_TOKEN = 4
 """For estimates before a request; its usage is known afterwards."""
+
+MAX_PENDING_CHUNKS = 64
+"""How many chunks a model may be ahead of the database. More of them don't make commits any cheaper."""
 
 TOKENS_PER_PRICE = 1_000_000
 ANY_MODEL = "*"
@@ -168,6 +174,48 @@ async def adjust_limits(ctx: Context, options: StepOptions, tokens: int) -> None
             await ctx.adjust(limit, tokens)
         except LimitNotTaken:
             continue
+
+
+class ChunkWriter:
+    """Writes chunks of a step in order while the model goes on, so that those that come fast share commits."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._pending: deque[asyncio.Future[None]] = deque()
+
+    async def write(self, chunk: Any) -> None:
+        """Submit a chunk. Raises what an earlier one failed with."""
+        self._pending.append(asyncio.ensure_future(self._ctx.write(chunk)))
+        await asyncio.sleep(0)  # the chunk is submitted now, before others that the same code writes itself
+        while self._pending and (len(self._pending) > MAX_PENDING_CHUNKS or self._pending[0].done()):
+            await self._pending.popleft()
+
+    async def flush(self) -> None:
+        """Wait until all chunks are durable."""
+        pending = list(self._pending)
+        self._pending.clear()
+        await asyncio.gather(*pending)
+
+    def cancel(self) -> None:
+        """Stop waiting for the chunks that aren't durable."""
+        for write in self._pending:
+            write.cancel()
+
+
+@asynccontextmanager
+async def chunk_writer(ctx: Context) -> AsyncIterator[ChunkWriter]:
+    """Return a writer of chunks for a part of a step, which ends when they are durable."""
+    writer = ChunkWriter(ctx)
+    try:
+        try:
+            yield writer
+        except Exception:
+            await writer.flush()
+            raise
+        await writer.flush()
+    except asyncio.CancelledError:
+        writer.cancel()
+        raise
 
 
 async def run_step(

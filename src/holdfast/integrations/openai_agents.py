@@ -32,11 +32,13 @@ from holdfast.integrations.agents import (
     adjust_limits,
     body_context,
     check_place,
+    chunk_writer,
     run_step,
     wait_for_approval,
 )
 from holdfast.model.clock import Duration
 from holdfast.task.context import Context, active_context, current_context
+from holdfast.task.declared_limits import EstimatedCost
 
 try:
     from agents import (
@@ -55,6 +57,7 @@ try:
         OutputGuardrail,
         RunConfig,
         RunResult,
+        RunResultStreaming,
         RunState,
         Session,
         Tool,
@@ -69,12 +72,14 @@ try:
     from agents.tool_context import ToolContext
     from pydantic import TypeAdapter
     from pydantic_core import to_jsonable_python
+
+    from holdfast.integrations.openai_streams import StreamedRun, events_of
 except ImportError as error:
     raise ImportError(
         f'holdfast.integrations.openai_agents needs openai-agents 0.24: pip install "holdfast[openai-agents]" ({error})'
     ) from error
 
-__all__ = ["Approval", "HoldfastRunner", "Price", "StepOptions"]
+__all__ = ["Approval", "HoldfastRunner", "Price", "StepOptions", "StreamedRun"]
 
 TOOL_ADVICE = 'pass HoldfastRunner(tools={"TOOL": False}) so that each call of the agent is a step of its own'
 ERRORS: tuple[type[Exception], ...] = (AgentsException,)
@@ -165,22 +170,76 @@ class HoldfastRunner:
         if ctx is None:
             return await plain.run(starting_agent, input, run_config=config, session=session, **options)
         agents = _DurableAgents(self, config)
-        options["run_config"] = agents.config(ctx, starting_agent.name)
-        options["session"] = None if session is None else _DurableSession(session, starting_agent.name)
         agent = agents.convert(starting_agent)
+        options |= agents.options(ctx, starting_agent.name, session)
         token = _active_runner.set(self)
         try:
             result = await plain.run(agent, input, **options)
-            for name in ("context", "previous_response_id", "auto_previous_response_id", "conversation_id"):
-                options.pop(name, None)  # the state has them
             while result.interruptions:
                 state = await self._decide(ctx, result, agents.arguments)
-                result = await plain.run(agent, state, **options)
+                result = await plain.run(agent, state, **_without_conversation(options))
             return result
         finally:
             _active_runner.reset(token)
 
-    async def _decide(self, ctx: Context, result: RunResult, arguments: dict[str, str]) -> RunState[Any]:
+    def run_streamed(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem],  # noqa: A002 - as in the SDK
+        *,
+        run_config: RunConfig | dict[str, Any] | None = None,
+        session: Session | None = None,
+        **options: Any,
+    ) -> StreamedRun:
+        """Run an agent as `Runner.run_streamed` does, with the same arguments, and wait at gates for approvals.
+
+        `stream_events()` yields what is recorded, so that a replay yields the same: each answer of a model as one
+        piece of text. Readers of the run's stream get its text while the model answers, or what `stream` says.
+
+        Args:
+            starting_agent: The agent to start with.
+            input: The user's message, or items.
+            run_config: Settings of the run. The id of the durable run is added to the metadata of its trace.
+            session: The conversation. It is read and extended in steps.
+            **options: Further arguments of `Runner.run_streamed`.
+
+        Raises:
+            TaskError: Called outside a durable function, unless `outside="run"`.
+        """
+        check_place(starting_agent.name, self._outside, advice=TOOL_ADVICE)
+        plain = _delegating_runner().plain
+        ctx = body_context()
+        config = RunConfig(**run_config) if isinstance(run_config, dict) else run_config or RunConfig()
+        if ctx is None:
+            return StreamedRun(plain.run_streamed(starting_agent, input, run_config=config, session=session, **options))
+        agents = _DurableAgents(self._streaming(), config)
+        agent = agents.convert(starting_agent)
+        options |= agents.options(ctx, starting_agent.name, session)
+
+        def start(given: Any, options: dict[str, Any]) -> RunResultStreaming:
+            token = _active_runner.set(self)  # the task of the run, which starts now, keeps it
+            try:
+                return plain.run_streamed(agent, given, **options)
+            finally:
+                _active_runner.reset(token)
+
+        async def continue_after(interrupted: RunResultStreaming) -> RunResultStreaming:
+            state = await self._decide(ctx, interrupted, agents.arguments)
+            return start(state, _without_conversation(options))
+
+        return StreamedRun(start(input, options), continue_after)
+
+    def _streaming(self) -> HoldfastRunner:
+        """Return a runner that writes the text of models, if this one writes nothing."""
+        if self.stream is not None:
+            return self
+        streaming = copy.copy(self)
+        streaming.stream = "text"
+        return streaming
+
+    async def _decide(
+        self, ctx: Context, result: RunResult | RunResultStreaming, arguments: dict[str, str]
+    ) -> RunState[Any]:
         """Wait at the gates of all tool calls that need an approval."""
         items = result.interruptions
         decisions = await asyncio.gather(*(self._wait(ctx, item) for item in items))
@@ -207,6 +266,12 @@ class HoldfastRunner:
         return StepOptions(**{**self._tool_options, **(own or {})})
 
 
+def _without_conversation(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run that goes on from a state, which has the rest."""
+    kept = ("context", "previous_response_id", "auto_previous_response_id", "conversation_id")
+    return {name: value for name, value in options.items() if name not in kept}
+
+
 # Agents that call an agent as a tool run it with the SDK's default runner
 
 _active_runner: ContextVar[HoldfastRunner | None] = ContextVar("holdfast_agent_runner", default=None)
@@ -228,6 +293,9 @@ class _DelegatingRunner(AgentRunner):
         return self.plain.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:  # noqa: A002
+        active = _active_runner.get()
+        if active is not None and body_context() is not None and not isinstance(input, RunState):
+            return active.run_streamed(starting_agent, input, **options)
         return self.plain.run_streamed(starting_agent, input, **options)
 
 
@@ -253,7 +321,12 @@ class _DurableAgents:
         self.arguments: dict[str, str] = {}
         """By id of a tool call: the arguments that an approval gave it."""
 
-    def config(self, ctx: Context, agent: str) -> RunConfig:
+    def options(self, ctx: Context, agent: str, session: Session | None) -> dict[str, Any]:
+        """Return what the SDK runs the agent with."""
+        durable = None if session is None else _DurableSession(session, agent)
+        return {"run_config": self._run_config(ctx, agent), "session": durable}
+
+    def _run_config(self, ctx: Context, agent: str) -> RunConfig:
         """Return the settings of the run: with the id of the durable run, and without a model for all agents."""
         number = _started_runs[ctx] = _started_runs.get(ctx, 0) + 1
         given = self._config
@@ -335,9 +408,9 @@ class DurableModel(Model):
         payload = await run_step(ctx, f"{self._agent}.model", call.run, options=step_options, raises=ERRORS)
         return _RESPONSE.validate_python(payload)
 
-    async def stream_response(self, *_: Any, **__: Any) -> AsyncIterator[TResponseStreamEvent]:
-        raise TaskError("a durable agent isn't streamed by the runner: use HoldfastRunner(stream=…) and run.stream()")
-        yield
+    async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
+        for event in events_of(await self.get_response(*request, **options)):
+            yield event
 
 
 class _ModelCall:
@@ -358,7 +431,7 @@ class _ModelCall:
             return options
         given = (*self._request[:2], self._options.get("system_instructions"), self._options.get("input"))
         chars = sum(len(str(each)) for each in given if each is not None)
-        return StepOptions(**{**options, "cost": max(1, chars // CHARS_PER_TOKEN)})
+        return StepOptions(**{**options, "cost": EstimatedCost(max(1, chars // CHARS_PER_TOKEN))})
 
     async def run(self) -> Any:
         try:
@@ -379,15 +452,15 @@ class _ModelCall:
         return await model.get_response(*self._request, **self._options)
 
     async def _streamed(self, model: Model) -> ModelResponse:
-        ctx = current_context()
         items: list[Any] = []
-        async for event in model.stream_response(*self._request, **self._options):
-            if (chunk := self._chunk(event)) is not None:
-                await ctx.write(chunk)
-            if event.type == "response.output_item.done":
-                items.append(event.item)
-            elif event.type == "response.completed":
-                return _completed(event.response, items)
+        async with chunk_writer(current_context()) as writer:
+            async for event in model.stream_response(*self._request, **self._options):
+                if (chunk := self._chunk(event)) is not None:
+                    await writer.write(chunk)
+                if event.type == "response.output_item.done":
+                    items.append(event.item)
+                elif event.type == "response.completed":
+                    return _completed(event.response, items)
         raise ConnectionError("the model's stream ended before its response was complete")
 
     def _chunk(self, event: TResponseStreamEvent) -> Any:

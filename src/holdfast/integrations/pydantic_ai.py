@@ -30,12 +30,14 @@ from holdfast.integrations.agents import (
     adjust_limits,
     body_context,
     check_place,
+    chunk_writer,
     run_step,
     step_context,
     wait_for_approval,
 )
 from holdfast.model.clock import Duration
 from holdfast.task.context import Context
+from holdfast.task.declared_limits import EstimatedCost
 from holdfast.task.scope import current_scope
 
 try:
@@ -252,7 +254,7 @@ class _ModelRequest(_Unit):
             return self._options
         messages = request[1] if len(request) > 1 and isinstance(request[1], list) else []
         chars = len(ModelMessagesTypeAdapter.dump_json(messages))
-        return StepOptions(**{**self._options, "cost": max(1, chars // CHARS_PER_TOKEN)})
+        return StepOptions(**{**self._options, "cost": EstimatedCost(max(1, chars // CHARS_PER_TOKEN))})
 
     async def call(self) -> Any:
         response = await super().call()
@@ -428,38 +430,40 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
 
     async def _handle_events(self, ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
         """Write the events of a model request to the run's stream, and pass all events on to the given handler."""
+        target = step_context()
+        if target is None or self._stream is None:
+            await self._handle_remaining(ctx, events)
+            return
+        async with chunk_writer(target) as writer:
 
-        async def written() -> AsyncIterator[AgentStreamEvent]:
-            async for event in events:
-                target = step_context()
-                if target is not None and isinstance(event, _MODEL_EVENTS):
-                    await self._write(target, event)
-                yield event
+            async def written() -> AsyncIterator[AgentStreamEvent]:
+                async for event in events:
+                    if isinstance(event, _MODEL_EVENTS) and (chunk := self._chunk(event)) is not None:
+                        await writer.write(chunk)
+                    yield event
 
-        remaining = written()
+            await self._handle_remaining(ctx, written())
+
+    async def _handle_remaining(self, ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
         if self._given_handler is not None:
-            await self._given_handler(ctx, remaining)
-        async for _ in remaining:
+            await self._given_handler(ctx, events)
+        async for _ in events:
             pass
 
     async def _dispatch_event_stream_event(self, ctx: RunContext[AgentDepsT], event: AgentStreamEvent) -> None:
         target = body_context()
-        if target is not None:
-            await self._write(target, event)
+        if target is not None and (chunk := self._chunk(event)) is not None:
+            await target.write(chunk)
         if self._given_handler is not None:
             await super()._dispatch_event_stream_event(ctx, event)
 
-    async def _write(self, ctx: Context, event: AgentStreamEvent) -> None:
-        if self._stream is None:
-            return
+    def _chunk(self, event: AgentStreamEvent) -> Any:
+        """Return what is written to the run's stream for an event, or None."""
         if self._stream == "text":
-            chunk: Any = _text(event) or None
-        elif self._stream == "events":
-            chunk = _EVENT.dump_python(event, mode="json")
-        else:
-            chunk = self._stream(event)
-        if chunk is not None:
-            await ctx.write(chunk)
+            return _text(event) or None
+        if self._stream == "events":
+            return _EVENT.dump_python(event, mode="json")
+        return None if self._stream is None else self._stream(event)
 
     # Approvals
 

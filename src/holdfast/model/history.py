@@ -31,8 +31,8 @@ KINDS: dict[str, str] = {
     "unpaused": "the paused run was resumed; data has who, if known",
     "sent": "an operator sent the run a message, or a program did with `by=`; data has who, the topic, and the number"
     " of a message that was sent again",
-    "set_aside": "a message didn't have the type that the function expects and was set aside; data has its number, its"
-    " topic and the reason",
+    "set_aside": "a message or an event didn't have the type that the function expects and was set aside; data has the"
+    " number and the topic of the message, or the event, and the reason",
     "waiting": "the run released its slot to wait; data has what it waits for",
     "resumed": "the wait was resolved and a worker continued the attempt",
     "moved": "a state machine moved to its next state; data has both states",

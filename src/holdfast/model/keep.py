@@ -1,4 +1,4 @@
-"""`Keep`: how long finished runs are kept."""
+"""`Keep`: how long finished runs are kept; and the retention of the audit log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+
+DEFAULT_KEEP_AUDIT = timedelta(days=365)
+"""How long entries of the audit log are kept."""
 
 
 class Keep:

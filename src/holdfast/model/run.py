@@ -134,13 +134,30 @@ class Page(list[RunInfo[Any]]):
     """One page of a list of runs.
 
     Pass `after` to get the next page; it is None on the last one. `partial` means that the page has fewer runs than
-    requested although there may be more, because the search skipped very many others.
+    requested although there may be more, because the search skipped very many others. `scanned` is how many runs were
+    read. Of a search for a text, `matches` has the fields that match, by run, such as `argument order_id`, and `hidden`
+    is how many of the scanned runs have arguments that can't be searched: encrypted, compressed, or long.
     """
 
     after: str | None
     partial: bool
+    scanned: int
+    hidden: int
+    matches: Mapping[UUID, Sequence[str]]
 
-    def __init__(self, runs: Iterable[RunInfo[Any]] = (), after: str | None = None, *, partial: bool = False) -> None:
+    def __init__(
+        self,
+        runs: Iterable[RunInfo[Any]] = (),
+        after: str | None = None,
+        *,
+        partial: bool = False,
+        scanned: int = 0,
+        hidden: int = 0,
+        matches: Mapping[UUID, Sequence[str]] | None = None,
+    ) -> None:
         super().__init__(runs)
         self.after = after
         self.partial = partial
+        self.scanned = scanned
+        self.hidden = hidden
+        self.matches = matches or {}

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import (
     BudgetExceeded,
+    CostExceedsLimit,
     Fatal,
     PayloadError,
     PayloadUnreadable,
@@ -28,6 +29,10 @@ Random: TypeAlias = Callable[[], float]
 
 _PERMANENT_CODES = ("fatal", "not_serializable", "too_large", "unreadable")
 """Codes of failed steps that another attempt would only repeat."""
+
+
+_NAMED = (WaitTimeout, BudgetExceeded, CostExceedsLimit)
+"""Exceptions after which an attempt is retried only if the policy names their class."""
 
 
 class RetryDecision(msgspec.Struct, frozen=True):
@@ -119,14 +124,14 @@ def _may_retry(retry: Retry, exception: BaseException) -> bool:
     """Return whether the policy allows a retry.
 
     The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again. A budget
-    stays exceeded until an operator raises it.
+    stays exceeded, and a cost above its limit, until an operator raises it.
     """
     if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
         named = retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
         return named and retry.accepts(exception)
-    if isinstance(exception, WaitTimeout | BudgetExceeded):
-        kind = WaitTimeout if isinstance(exception, WaitTimeout) else BudgetExceeded
-        return retry.names(kind) and retry.accepts(exception)
+    for kind in _NAMED:
+        if isinstance(exception, kind):
+            return retry.names(kind) and retry.accepts(exception)
     return retry.retryable(exception)
 
 

@@ -210,6 +210,7 @@ def _end_in_tree(
         tx,
         [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in ended],
         running=[run.id for run in runs.values() if run.state == "running" and run.id not in valid],
+        unfinished=[run.id for run in runs.values() if run.kind == "graph" and run.state == "waiting"],
     )
     stopped = [end for end in valid.values() if not end.still_running]
     steps = drop_step_permits(tx, [end.id for end in stopped if end.permits])

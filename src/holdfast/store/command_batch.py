@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.database import Row
 from holdfast.errors import TooLarge
 from holdfast.model.metadata import check_metadata_size, metadata_items
 from holdfast.model.topics import NewMessage
@@ -50,6 +51,7 @@ from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs_later
 from holdfast.store.step_permits import StepPermits
 from holdfast.store.topics import Receivers, find_receivers, listen, publish_messages
 from holdfast.store.waits import (
+    SET_ASIDE_EVENT,
     EventWaiter,
     decode_outcome,
     deliver_message,
@@ -57,14 +59,20 @@ from holdfast.store.waits import (
     encode_outcome,
     find_waiters,
     lock_events,
+    queue_unread,
     receiver_key,
+    set_event_aside,
     set_message_aside,
+    take_first,
     take_message,
     wake_runs,
 )
 
 MAX_REPEATED = 1000
 """How many of the last history entries of a run may be those of a batch that is repeated: more than a batch has."""
+
+_CHANGES_WAITS = (EmitCommand, PublishCommand, WithdrawCommand)
+"""Commands that resolve or delete waits, or deliver messages."""
 
 C = TypeVar("C")
 
@@ -121,16 +129,25 @@ class CommandBatch:
         self._checkpoints: list[NewCheckpoint] = []
         self._woken: set[str] = set()
         self._spending: Spending | None = None
+        self._found_waits: Callable[[], Sequence[Row]] | None = None
+        self._unread: dict[str, Callable[[], Sequence[Row]]] = {}  # first messages of runs that one wait is for
+        self._new_waits: list[tuple[int, WaitCommand]] = []
+        self._added_waits: Callable[[], Sequence[Row]] = tuple
+        self._answered: Callable[[], list[str]] = list
         self._ended: list[int] = []  # commands that are carried out although their run was ended from outside
 
-    def write(self) -> list[Reply]:
-        """Carry out all commands, if the session's lease is valid; return a reply for each."""
+    def write(self) -> Callable[[], list[Reply]]:
+        """Carry out all commands, if the session's lease is valid.
+
+        Return a function that returns a reply for each. Call it after the commit, which may share a round trip with the
+        last statements.
+        """
         is_alive = self._tx.queue("lock_session", session=self._session)
         events = {(emit.tenant, emit.name) for _, emit in self._unanswered(EmitCommand)}
         events |= {(wait.tenant, str(wait.name)) for _, wait in self._unanswered(WaitCommand) if wait.kind == "event"}
         if events:
             if not is_alive():
-                return [RUN_LOST] * len(self._commands)
+                return self._all_lost
             self._emitted = lock_events(self._tx, events)
         new = {emit.target for _, emit in self._unanswered(EmitCommand)} - self._emitted.keys()
         waiters, more = find_waiters(self._tx, new)
@@ -146,7 +163,7 @@ class CommandBatch:
             self._spending = Spending(self._tx, budget_waits)
         self._lock_runs({waiter.run for waiter in waiters} | receivers.functions)
         if not is_alive():
-            return [RUN_LOST] * len(self._commands)
+            return self._all_lost
         self._emit(waiters, more=more)
         self._publish(receivers)
         self._record()
@@ -167,6 +184,19 @@ class CommandBatch:
             self._tx.queue("add_checkpoints", rows=json_rows(batch))
         self._set_aside()
         wake_runs(self._tx, [run for run in self._woken if self._runs[run].state == "waiting"])
+        return self._all_replies
+
+    def runs_with_old_answers(self) -> list[str]:
+        """Return the runs of which old answers to asks are due to be forgotten. Call it after the commit."""
+        return self._answered()
+
+    def _all_lost(self) -> list[Reply]:
+        return [RUN_LOST] * len(self._commands)
+
+    def _all_replies(self) -> list[Reply]:
+        """Return the replies, with the times at which new waits are due."""
+        due = {(str(run), key): due_in for run, key, due_in in self._added_waits()}
+        self._replies.update((at, WaitRegistered(due.get((wait.token.run, wait.key)))) for at, wait in self._new_waits)
         return [self._replies[at] for at in range(len(self._commands))]
 
     def _unanswered(self, kind: type[C]) -> list[tuple[int, C]]:
@@ -185,6 +215,7 @@ class CommandBatch:
         runs = {command.token.run for command in self._commands}.union(woken)
         locked = lock_runs_later(self._tx, runs)
         replies = read_replies(self._tx, self._commands)
+        self._read_waits_ahead()
         self._runs, self._replies = locked(), replies()
         for at, command in enumerate(self._commands):
             run = self._runs.get(command.token.run)
@@ -194,6 +225,20 @@ class CommandBatch:
                 self._ended.append(at)
             else:
                 self._replies[at] = RUN_LOST
+
+    def _read_waits_ahead(self) -> None:
+        """Queue what `_wait` reads, under the locks of the runs, unless other commands of this batch may change it."""
+        waits = [each for each in self._commands if isinstance(each, WaitCommand) and each.kind != "limit"]
+        if not waits or any(isinstance(each, _CHANGES_WAITS) for each in self._commands):
+            return
+        recorded = {(each.token, each.key) for each in self._commands if isinstance(each, NewCheckpoint)}
+        if any((each.token, each.key) in recorded for each in waits):
+            return
+        self._found_waits = self._tx.queue("find_waits", rows=json_rows(map(_wait_key, waits)))
+        receivers = Counter(each.token.run for each in waits if each.kind == "message")
+        for each in waits:
+            if each.kind == "message" and receivers[each.token.run] == 1:
+                self._unread[each.token.run] = queue_unread(self._tx, each.token.run, each.target)
 
     def _is_spent_by_undone_step(self, command: Command, run: LockedRun) -> bool:
         """Return whether a run was ended from outside during a step that is recorded all the same, to be undone."""
@@ -244,7 +289,7 @@ class CommandBatch:
         for at, reply in self._unanswered(ReplyCommand):
             answers.append((reply.token.run, reply.answer))
             self._reply(at, reply, reply.kind, None)
-        answer_asks(self._tx, answers)
+        self._answered = answer_asks(self._tx, answers)
 
     def _withdraw(self) -> None:
         """Delete waits that the task gave up, and pass on the messages that they had received.
@@ -292,9 +337,12 @@ class CommandBatch:
         self._replies.update(dict.fromkeys(self._ended, RUN_LOST))
 
     def _set_aside(self) -> None:
-        """Set messages aside and supersede the outcomes of their waits, which may be checkpoints of this batch."""
+        """Set messages and events aside and supersede the outcomes of their waits, also those of this batch."""
         for at, command in self._unanswered(SetAsideCommand):
-            set_message_aside(self._tx, command.token, command.key, command.error)
+            if command.event is None:
+                set_message_aside(self._tx, command.token, command.key, command.error)
+            else:
+                set_event_aside(self._tx, command.token, command.key, command.event, command.error)
             self._replies[at] = Written()
 
     def _wait(self) -> None:
@@ -305,8 +353,7 @@ class CommandBatch:
             self._tx,
             [(wait.token.run, str(wait.target), wait.listening) for _, wait in waits if wait.listening is not None],
         )
-        found = self._tx.execute("find_waits", rows=json_rows(_wait_key(wait) for _, wait in waits))
-        known = {(str(run), key): (due_in, outcome, value) for run, key, due_in, outcome, value in found}
+        known = self._known_waits([wait for _, wait in waits])
         new: list[tuple[int, WaitCommand, int | None]] = []
         resolved: list[WaitCommand] = []
         for at, wait in waits:
@@ -332,9 +379,14 @@ class CommandBatch:
             self._spending.add_history(self._session, [(wait, self._runs[wait.token.run]) for wait in stopped])
         if new:
             rows = json_rows(self._wait_row(wait, pending) for _, wait, pending in new)
-            added = self._tx.execute("add_waits", rows=rows)
-            due = {(str(run), key): due_in for run, key, due_in in added}
-            self._replies.update((at, WaitRegistered(due.get((wait.token.run, wait.key)))) for at, wait, _ in new)
+            self._added_waits = self._tx.queue("add_waits", rows=rows)
+            self._new_waits = [(at, wait) for at, wait, _ in new]
+            self._replies.update((at, WaitRegistered(None)) for at, _ in self._new_waits)  # `_all_replies` adds when
+
+    def _known_waits(self, waits: Sequence[WaitCommand]) -> dict[tuple[str, str], tuple[Any, ...]]:
+        """Return those of these waits that exist, by run and key: when they are due, and their outcome."""
+        found = self._found_waits or self._tx.queue("find_waits", rows=json_rows(map(_wait_key, waits)))
+        return {(str(run), key): (due_in, outcome, value) for run, key, due_in, outcome, value in found()}
 
     def _wait_row(self, wait: WaitCommand, pending: int | None) -> dict[str, Any]:
         row = {
@@ -346,14 +398,21 @@ class CommandBatch:
         return row
 
     def _look_up(self, wait: WaitCommand) -> tuple[WaitOutcome | None, int | None]:
-        """Return the outcome that a wait has at once, or how many children it has to wait for."""
+        """Return the outcome that a wait has at once, or its number of pending children (see `SET_ASIDE_EVENT`)."""
         run = wait.token.run
         if wait.kind == "budget" and self._spending is not None:
             return self._spending.check(wait, self._runs[run]), None
         if wait.kind == "event" and wait.target in self._emitted:
-            return WaitOutcome("event", self._emitted[wait.target]), None
+            emitted = self._emitted[wait.target]
+            return (None, SET_ASIDE_EVENT) if emitted == wait.set_aside else (WaitOutcome("event", emitted), None)
         if wait.kind == "message":
-            payload = take_message(self._tx, run, wait.target, receiver_key(wait.token.generation, wait.key))
+            by = receiver_key(wait.token.generation, wait.key)
+            unread = self._unread.get(run)
+            payload = (
+                take_message(self._tx, run, wait.target, by)
+                if unread is None
+                else take_first(self._tx, run, unread(), by)
+            )
             return (None if payload is None else WaitOutcome("message", payload)), None
         if wait.kind == "children":
             left, failed = self._tx.execute("count_unfinished_children", parent=run, spawn_key=wait.target)[0]

@@ -90,6 +90,8 @@ class WaitCommand(msgspec.Struct):
     receives from now on, also between its waits.
 
     A wait of kind `budget` is for room in the budget `name`; its outcome is `budget`, or `exceeded` and by what.
+
+    `set_aside`: the stored payload of the event that the run has set aside. The wait is for another emit of it.
     """
 
     token: RunToken
@@ -104,6 +106,7 @@ class WaitCommand(msgspec.Struct):
     n: int = 0
     answer: AskAnswer | None = None
     listening: Listening | None = None
+    set_aside: str | None = None
 
 
 class WithdrawCommand(msgspec.Struct):
@@ -115,14 +118,16 @@ class WithdrawCommand(msgspec.Struct):
 
 
 class SetAsideCommand(msgspec.Struct):
-    """Set aside the message that a wait has received, because it doesn't have the type that the code expects.
+    """Set aside the message or event that a wait has received, because it doesn't have the type that the code expects.
 
-    The wait's outcome is superseded, so that the code can wait again under the same key. Safe to repeat.
+    The wait's outcome is superseded, so that the code can wait again under the same key. Safe to repeat. `event`: its
+    name, None for a message.
     """
 
     token: RunToken
     key: str
     error: str
+    event: str | None = None
     n: ClassVar[None] = None
 
 

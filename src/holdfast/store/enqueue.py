@@ -42,6 +42,7 @@ from holdfast.model.run import GRAPH_QUEUE, TOPIC_QUEUE
 from holdfast.store.metadata import metadata_steps
 from holdfast.store.module import (
     MAX_BATCH_ROWS,
+    MAX_COMMIT_CLAIM_RUNS,
     StatementCall,
     StoreContext,
     StoreModule,
@@ -210,11 +211,19 @@ class EnqueueStore(StoreModule):
         """Insert runs without keys, unique names or turns: with one statement, or several in a transaction."""
         batches = new_run_batches(runs, lanes, MAX_PLAIN_ROWS)
         first = next(batches)
-        if next(batches, None) is None:
+        is_single = next(batches, None) is None
+        is_claimed = len(runs) <= MAX_COMMIT_CLAIM_RUNS and all(map(_starts_now, runs))
+        if is_single and not (is_claimed and self._context.client_claim() is not None):
             self._execute("client", name, rows=first)
             return
 
         def work(tx: Tx) -> None:
+            if is_single:
+                if tx.claiming_session is not None and self._context.on_postgres:
+                    tx.queue("act_for_session", session=tx.claiming_session)
+                tx.queue(name, rows=first)
+                tx.counts_ready_runs, tx.ready_runs = True, len(runs)
+                return
             for rows in new_run_batches(runs, lanes, MAX_PLAIN_ROWS):
                 tx.execute(name, rows=rows)
 
@@ -291,6 +300,10 @@ def _is_plain(run: NewRun) -> bool:
     has_name = not (run.key is None and run.unique is None and run.debounce is None)
     has_start_limit = not (run.start_in is None and run.start_by_at is None)
     return not (has_name or has_start_limit) and run.fair is None and run.metadata is None
+
+
+def _starts_now(run: NewRun) -> bool:
+    return run.delay is None and run.run_at is None
 
 
 def _refuse_cancel(runs: Iterable[NewRun]) -> None:

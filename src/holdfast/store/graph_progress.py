@@ -7,7 +7,7 @@ decides its nodes. `policy/graph_rules.py` evaluates the rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -93,15 +93,21 @@ class EndWithoutAttempt(NamedTuple):
         return EndedRun(self.id, self.state, self.graph, node=self.node, cause=cause, unstarted=True)
 
 
-def release_dependents(tx: Tx, ends: Sequence[EndedRun]) -> ReleaseResult:
+def release_dependents(tx: Tx, ends: Sequence[EndedRun], unfinished: Collection[str] = ()) -> ReleaseResult:
     """Decide the nodes behind nodes that ended, and so on; end graphs without unfinished nodes.
 
-    Graphs that have ended release nothing.
+    Graphs that have ended release nothing. `unfinished`: graphs that are locked and haven't.
     """
     if not ends:
         return ReleaseResult([], [])
-    pending = _decrement_graphs(tx, ends)
-    return _release(tx, [end for end in ends if end.parent in pending], pending)
+    counted = _queue_graphs(tx, ends)
+    nodes = _queue_nodes(tx, ends) if all(end.parent in unfinished for end in ends) else None
+    pending = counted()
+    if nodes is None:
+        return _release(tx, [end for end in ends if end.parent in pending], pending)
+    decided, starting = _decide_nodes(tx, nodes())
+    released = _release(tx, decided, pending | _decrement_graphs(tx, decided))
+    return ReleaseResult(released.ended, starting + released.starting)
 
 
 def decide_ready_nodes(tx: Tx, graph: str, pending: int) -> ReleaseResult:
@@ -128,20 +134,28 @@ def _release(tx: Tx, ends: Sequence[EndedRun], pending: dict[str, int]) -> Relea
 
 def _decrement_graphs(tx: Tx, ends: Sequence[EndedRun]) -> dict[str, int]:
     """Count ended nodes; return how many nodes of each graph are unfinished, without graphs that have ended."""
-    if not ends:
-        return {}
+    return _queue_graphs(tx, ends)() if ends else {}
+
+
+def _queue_graphs(tx: Tx, ends: Sequence[EndedRun]) -> Callable[[], dict[str, int]]:
+    """Queue what `_decrement_graphs` does; return a function that returns its result."""
     counted = Counter(end.parent for end in ends)
-    rows = json_rows({"id": graph, "ended": ended} for graph, ended in counted.items())
-    return {str(graph): pending for graph, pending in tx.execute("decrement_graphs", rows=rows)}
+    found = tx.queue("decrement_graphs", rows=json_rows({"id": id, "ended": ended} for id, ended in counted.items()))
+    return lambda: {str(graph): pending for graph, pending in found()}
 
 
 def _decrement_nodes(tx: Tx, ends: Sequence[EndedRun]) -> list[DecidableNode]:
     """Count ended nodes at those that depend on them; return the nodes that wait for nothing more."""
-    nodes = []
+    return _queue_nodes(tx, ends)()
+
+
+def _queue_nodes(tx: Tx, ends: Sequence[EndedRun]) -> Callable[[], list[DecidableNode]]:
+    """Queue what `_decrement_nodes` does; return a function that returns its result."""
+    found = []
     for chunk in in_chunks(ends):
         causes = ({"id": end.id, "cause": skip_cause_of(end.state, end.node, end.cause)} for end in chunk)
-        nodes += [_decidable(row) for row in tx.execute("decrement_nodes", rows=json_rows(causes)) if row[4] == 0]
-    return nodes
+        found.append(tx.queue("decrement_nodes", rows=json_rows(causes)))
+    return lambda: [_decidable(row) for rows in found for row in rows() if row[4] == 0]
 
 
 def _decidable(row: Sequence[Any]) -> DecidableNode:

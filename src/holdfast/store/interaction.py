@@ -6,7 +6,7 @@ read values, ask, and read answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,7 +29,7 @@ from holdfast.model.ids import new_id_text
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
-from holdfast.store.run_tree import lock_with_parents
+from holdfast.store.run_tree import locked_runs
 from holdfast.store.waits import deliver_message
 
 MAX_VALUES = 100
@@ -128,11 +128,11 @@ class AskStore(StoreModule):
         id = new_id_text()
 
         def work(tx: Tx) -> None:
-            locked = lock_with_parents(tx, [run]).get(run)
+            asked = tx.queue("lock_runs", rows=id_rows([run])), tx.queue("find_ask", run=run, ask=key)
+            locked, found = locked_runs(asked[0]()).get(run), asked[1]()
             if locked is None:
                 raise RunNotFound.of(run)
             context = ask_context(locked.tenant, run)
-            found = tx.execute("find_ask", run=run, ask=key)
             if found:
                 topic, stored, sent_by = found[0]
                 if sent_by != id:  # otherwise it was sent before the response got lost
@@ -147,12 +147,13 @@ class AskStore(StoreModule):
             text = tx.payloads.pack(
                 encode_envelope(ReceivedAsk(key, id, name, payload)), context, f"the payload of ask {name!r}"
             )
-            tx.execute("add_ask", run=run, topic=topic, payload=text, sent_by=id, ask=key)
+            tx.queue("add_ask", run=run, topic=topic, payload=text, sent_by=id, ask=key)
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=run)
                 entry = msgspec.json.encode({"by": by, "ask": name}).decode()
                 tx.execute("add_history", rows=json_rows([history_row(run, n, "sent", attempt, data=entry)]))
             deliver_message(tx, run, topic, is_running=locked.state == "running")
+            tx.counts_ready_runs = True
 
         self._transaction("client", work)
 
@@ -186,15 +187,16 @@ def _check_same(run: str, key: str, name: str, payload: str, topic: str, stored:
     )
 
 
-def answer_asks(tx: Tx, answers: Iterable[tuple[str, AskAnswer]]) -> None:
-    """Write answers to asks, given with the id of their locked runs, and forget old ones now and then."""
+def answer_asks(tx: Tx, answers: Iterable[tuple[str, AskAnswer]]) -> Callable[[], list[str]]:
+    """Write answers to asks, given with the id of their locked runs.
+
+    Return a function that returns the runs whose old answers are due to be forgotten. Call it after the commit.
+    """
     rows = [
         {"run": run, "ask": each.key, "sent_by": each.id, "answer": each.answer, "reply": each.text}
         for run, each in answers
     ]
     if not rows:
-        return
-    answered = tx.execute("answer_asks", rows=json_rows(rows))
-    due = sorted({str(run) for run, n, *_ in answered if n % ASKS_PER_CLEANUP == 0})
-    if due:
-        tx.execute("forget_answers", rows=id_rows(due), age=KEEP_ANSWERS_US)
+        return list
+    answered = tx.queue("answer_asks", rows=json_rows(rows))
+    return lambda: sorted({str(run) for run, n, *_ in answered() if n % ASKS_PER_CLEANUP == 0})

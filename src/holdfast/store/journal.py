@@ -32,6 +32,7 @@ from holdfast.store.commands import (
 )
 from holdfast.store.enqueue import LaneStore, create_runs
 from holdfast.store.graph_progress import child_result
+from holdfast.store.interaction import KEEP_ANSWERS_US
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows, time_left
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import lock_runs
@@ -104,13 +105,17 @@ class Journal(StoreModule):
         new = [run for command in commands for run in _new_runs(command)]
         lanes = self._lanes.for_runs(new) if new else {}
 
-        def work(tx: Tx) -> list[Reply]:
-            replies = CommandBatch(tx, session, lanes, commands).write()
+        def work(tx: Tx) -> tuple[CommandBatch, Callable[[], list[Reply]]]:
+            batch = CommandBatch(tx, session, lanes, commands)
+            replies = batch.write()
             if before_commit is not None:
                 before_commit(tx)
-            return replies
+            return batch, replies
 
-        return self._transaction("commit", work)
+        batch, replies = self._transaction("commit", work)
+        if forgetful := batch.runs_with_old_answers():
+            self._execute("commit", "forget_answers", rows=id_rows(forgetful), age=KEEP_ANSWERS_US)
+        return replies()
 
     def enqueue(self, session: str, command: EnqueueCommand) -> Reply | KeyConflict:
         """Create an independent run with a key or a unique name.

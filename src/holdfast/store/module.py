@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -63,6 +64,29 @@ class ResolvedWait(NamedTuple):
 
 ClientCommitCallback: TypeAlias = Callable[[Sequence[ResolvedWait], bool], None]
 """Takes the waits that a client's commit has resolved, and whether runs may have become ready."""
+
+MAX_COMMIT_CLAIM_RUNS = 8
+"""More runs than this that become ready with one commit are left to the claimer, which claims while others commit."""
+
+
+class ClientClaim(Protocol):
+    """A claim of a worker in the transaction in which a client of its process makes runs ready.
+
+    It is entered before the transaction begins, called at its end, and left after the commit.
+    """
+
+    @property
+    def session_id(self) -> str: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None: ...
+
+    def __call__(self, tx: Tx) -> None: ...
+
+
+ClientClaims: TypeAlias = Callable[[], ClientClaim | None]
+"""Returns the claim for a client's next transaction; None while the worker leaves claims to its claimer."""
 
 StatementCall: TypeAlias = tuple[str, dict[str, Any]]
 """A statement's name and its values."""
@@ -126,6 +150,7 @@ class StoreContext:
         self._identity: str | None = None
         self._prepare_lock = threading.Lock()
         self._commit_callbacks: tuple[ClientCommitCallback, ...] = ()
+        self._client_claims: tuple[ClientClaims, ...] = ()
         self.verified: weakref.WeakSet[object] = weakref.WeakSet()
         """Callers' databases that are known to be the app's own."""
         register_fork_hooks(self)
@@ -141,6 +166,21 @@ class StoreContext:
             self._commit_callbacks = tuple(each for each in self._commit_callbacks if each is not callback)
 
         return remove
+
+    def claim_for_clients(self, claims: ClientClaims) -> Callable[[], None]:
+        """Let a worker claim in the transactions of clients of this process; return a function that ends it."""
+        self._client_claims = (*self._client_claims, claims)
+
+        def remove() -> None:
+            self._client_claims = tuple(each for each in self._client_claims if each is not claims)
+
+        return remove
+
+    def client_claim(self) -> ClientClaim | None:
+        """Return what claims in the next transaction of a client, if a worker of this process could start a run now."""
+        if not self._client_claims or self.database.in_user_transaction():
+            return None
+        return next((found for claims in self._client_claims if (found := claims()) is not None), None)
 
     def client_committed(self, tx: Tx | None = None) -> None:
         """Call the callbacks, unless the calling thread is inside a transaction that isn't committed yet."""
@@ -158,6 +198,7 @@ class StoreContext:
         if in_child:
             self._prepare_lock = threading.Lock()
             self._commit_callbacks = ()
+            self._client_claims = ()
 
     def connection(self, purpose: str) -> ManagedConnection:
         """Return the managed connection for a purpose; the first call prepares the tables."""
@@ -190,7 +231,9 @@ class Tx:
     Functions that take one as `tx` never begin or commit: they are steps of their caller's transaction.
     """
 
-    __slots__ = ("_connection", "_context", "counts_ready_runs", "payloads", "ready_runs", "resolved_waits")
+    __slots__ = (
+        "_connection", "_context", "claiming_session", "counts_ready_runs", "payloads", "ready_runs", "resolved_waits",
+    )  # fmt: skip
 
     def __init__(self, context: StoreContext, connection: DatabaseConnection) -> None:
         self._context = context
@@ -200,6 +243,8 @@ class Tx:
         """How many runs this transaction has made ready, or a few more."""
         self.counts_ready_runs = False
         """Whether `ready_runs` counts all of them."""
+        self.claiming_session: str | None = None
+        """The session that claims at the end of this transaction, if it is a client's."""
         self.resolved_waits: list[tuple[Sequence[Mapping[str, Any]], Callable[[], list[Row]]]] = []
         """Waits of locked runs to resolve, and the rows of those that the transaction has resolved."""
 
@@ -305,14 +350,21 @@ class StoreModule:
         """Run `work` in one transaction; after a conflict or a lost connection, run all of it again."""
 
         last: Tx | None = None
+        claim = self._context.client_claim() if purpose == CLIENT else None
 
         def attempt(connection: DatabaseConnection) -> T:
             nonlocal last
             with connection.transaction():
                 last = self._open(connection)
-                return work(last)
+                if claim is None:
+                    return work(last)
+                last.claiming_session = claim.session_id
+                result = work(last)
+                claim(last)
+                return result
 
-        result = self._context.connection(purpose).run(attempt)
+        with claim or nullcontext():
+            result = self._context.connection(purpose).run(attempt)
         if purpose == CLIENT:
             self._context.client_committed(last)
         return result

@@ -34,11 +34,15 @@ from holdfast.store.run_tree import (
 
 
 def propagate_ends(
-    tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None, running: Collection[str] = ()
+    tx: Tx,
+    ends: Sequence[EndedRun],
+    released: ReleaseResult | None = None,
+    running: Collection[str] = (),
+    unfinished: Collection[str] = (),
 ) -> list[EndedRun]:
     """Carry out all that follows from ended runs, or from released nodes; return the other runs that end with them.
 
-    `running`: parents of ended runs that are locked and running.
+    `running`: parents of ended runs that are locked and running. `unfinished`: locked graphs that wait for nodes.
     """
     pending = list(ends)
     starting: list[GraphStart] = []
@@ -49,12 +53,13 @@ def propagate_ends(
     while pending or starting:
         final = [end for end in pending if end.is_final]
         notify_parents(tx, final, running)
-        following = release_dependents(tx, [end for end in final if end.node is not None])
+        following = release_dependents(tx, [end for end in final if end.node is not None], unfinished)
         started = [_start_graph(tx, start) for start in starting]
         unsuccessful = [end.id for end in pending if not end.is_success]
         pending = [end for each in (following, *started) for end in each.ended]
         pending += cancel_children(tx, unsuccessful)
         following_ends += pending
+        unfinished = ()  # some of them may have ended with their nodes
         starting = [start for each in (following, *started) for start in each.starting]
     enqueue_hooks(tx, _with_options(tx, [*ends, *(released.ended if released is not None else ()), *following_ends]))
     return following_ends

@@ -4,17 +4,21 @@ A page is made of *candidates*, ids from indexes, which are then filtered by pri
 of sources:
 
 - *Streams* yield ids in descending order: all runs; runs that ended unsuccessfully in one state; ended runs of a lane
-  or a tenant; runs with a metadata value. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't enough,
-  the page is partial and says where the next one continues.
+  or a tenant; runs with a metadata value or a tag. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't
+  enough, the page is partial and says where the next one continues.
 - *Heaps* have no order and are used only while they are small: unfinished runs by state; runs that ended within a time;
-  runs with an idempotency key; children; a tree.
+  runs with an idempotency key; children; a tree; runs given by id.
+
+If only a text or the top level is asked for, no index helps: a page scans up to `MAX_SCANNED_RUNS` of the newest runs.
+`store/sorted_runs.py` lists runs in other orders.
 
 An id starts with the time of its creation, so times bound ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -26,9 +30,11 @@ from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.metadata import INDEXED_CHARS, metadata_items
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
+from holdfast.model.text_search import TextSearch
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
 from holdfast.store.run_queries import RUN_ROWS, RunRow
+from holdfast.store.text_check import TextCheck
 
 MAX_STREAM_CANDIDATES = 4_000
 MAX_STREAM_CANDIDATES_WITH_ERRORS = 1_500
@@ -40,12 +46,25 @@ MAX_HEAP_RUNS = 2_000
 MAX_HEAP_RUNS_TOTAL = 4_000
 """How many runs several small heaps have together."""
 MAX_LANE_STREAMS = 20
+MAX_TAG_STREAMS = 20
+MAX_TAG_LISTS = 500
+"""How many different lists of tags are compared with a tag. With more of them, tags have no index."""
+INDEXED_TAGS_CHARS = 200
+"""How much of a list of tags the index of migration 42 has."""
+MAX_SCANNED_RUNS = 20_000
+SCAN_SIZES = (500, 1_500, 4_000)
+"""How many runs are scanned at once: first a few, because they often suffice."""
+MAX_SCAN_S = 0.5
+"""A scan ends after this time, between two portions: on a slow disk, it reads fewer runs."""
+MIN_TEXT_PORTION = 250
+MAX_CHECKED_RUNS = 1_000
+"""How many runs that the database found by a text are checked for a page."""
 PORTION_SIZES = (200, 1_000, 4_000)
 """How many candidates are filtered at once: first a few, because they often suffice."""
 MAX_CLOCK_SKEW_US = 3600 * MICROS_PER_SECOND
 """How far the clocks of processes that create ids may be off."""
 
-_LAST = UUID(int=2**128 - 1)
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 _HEAPS = {
     "ready": ("some_ready", "some_held"),
     "scheduled": ("some_scheduled",),
@@ -63,11 +82,18 @@ _UNSUCCESSFUL = FINAL_STATES - {"done"}
 
 
 class RunListPage(NamedTuple):
-    """Rows of a page. `after`: where the next one continues, None behind the last. `partial`: it isn't full yet."""
+    """Rows of a page. `after`: where the next one continues, None behind the last. `partial`: it isn't full yet.
+
+    `scanned`: how many runs were read to find them. Of a search for a text: `matches` has the fields that match, by
+    run, and `hidden` says how many of the scanned runs have arguments that can't be searched.
+    """
 
     rows: list[RunRow]
     after: str | None
     partial: bool
+    scanned: int = 0
+    hidden: int = 0
+    matches: Mapping[str, tuple[str, ...]] = {}
 
 
 class CandidateSource(NamedTuple):
@@ -105,20 +131,70 @@ class RunList(StoreModule):
     def page(self, filters: RunFilter, size: int, after: str | None = None) -> RunListPage:
         """Return up to `size` runs that match, newest first, behind the end of the previous page."""
         bounds = bounds_of(filters, after)
-        lanes = self._lanes_of(filters)
+        lanes = self.lanes_of(filters)
         if bounds.below <= bounds.above or (lanes is not None and not lanes):
             return RunListPage([], None, False)
-        sources, heaped = self._choose(filters, lanes)
+        sources, heaped = self.choose(filters, lanes)
+        if sources is ALL_RUNS and (filters.search is not None or filters.top_level):
+            return self._scan(filters, lanes, bounds, size)
+        candidates: list[str] = []
         rows: list[RunRow] = []
-        end: str | None = None
+        check, end = self.text_check(None), None
         for stream_size in _stream_sizes(filters, sources, size):
+            check = self.text_check(filters.search)
             candidates, end = self._candidates(filters, sources, heaped, bounds, stream_size)
-            rows = self._filter(filters, lanes, candidates, size + 1)
-            if len(rows) > size:
-                return RunListPage(rows[:size], rows[size - 1].id, False)
-            if end is None:
+            rows, stopped = self.filter(filters, lanes, candidates, size + 1, check)
+            end = stopped or end
+            if len(rows) > size or end is None or stopped:
                 break
-        return RunListPage(rows, end, end is not None)
+        hidden = 0 if filters.search is None else self._count_hidden(candidates)
+        more = len(candidates), hidden, check.matches
+        if len(rows) > size:
+            return RunListPage(rows[:size], rows[size - 1].id, False, *more)
+        return RunListPage(rows, end, end is not None, *more)
+
+    def _scan(self, filters: RunFilter, lanes: Sequence[int] | None, bounds: IdBounds, size: int) -> RunListPage:
+        """Return a page from a bounded scan of the newest runs."""
+        check = self.text_check(filters.search)
+        values = {"behind": str(bounds.above)} | {
+            name: value for name, value in filter_values(filters).items() if name in ("search", "named", "top_level")
+        }
+        rows: list[RunRow] = []
+        scanned = hidden = number = 0
+        end: str | None = str(bounds.below)
+        started = time.monotonic()
+        while scanned < MAX_SCANNED_RUNS and (not scanned or time.monotonic() - started < MAX_SCAN_S):
+            portion = min(SCAN_SIZES[min(number, len(SCAN_SIZES) - 1)], MAX_SCANNED_RUNS - scanned)
+            ((count, unsearched, lowest, ids),) = self._execute(
+                "read", "scan_runs", limit=portion, before=end, **values
+            )
+            scanned, hidden, number = scanned + count, hidden + unsearched, number + 1
+            found = sorted(msgspec.json.decode(ids or "[]"), reverse=True)
+            more, stopped = self.filter(filters, lanes, found, size + 1 - len(rows), check)
+            rows += more
+            if len(rows) > size:
+                return RunListPage(rows[:size], rows[size - 1].id, False, scanned, hidden, check.matches)
+            end = stopped or (lowest if count == portion else None)
+            if end is None or stopped:
+                break
+        return RunListPage(rows, end, end is not None, scanned, hidden, check.matches)
+
+    def text_check(self, text: str | None) -> TextCheck:
+        """Return the check of the rows of one page."""
+        return TextCheck(self._autocommit("read"), text)
+
+    def _count_hidden(self, ids: Sequence[str]) -> int:
+        return int(self._execute("read", "count_hidden_args", rows=id_rows(ids))[0][0])
+
+    def with_metadata_value(self, values: Sequence[str], size: int) -> list[str]:
+        """Return the newest runs that have one of these values, as JSON text, in their metadata, whatever its name."""
+        found = [
+            str(run)
+            for value in values
+            for run, whole in self._execute("read", "some_with_metadata_value", limit=size, value=value[:INDEXED_CHARS])
+            if whole == value
+        ]
+        return sorted(set(found), reverse=True)[:size]
 
     def _candidates(
         self, filters: RunFilter, sources: CandidateSources, heaped: set[str], bounds: IdBounds, stream_size: int
@@ -130,16 +206,27 @@ class RunList(StoreModule):
         end = None if bottom is None else str(UUID(int=bottom.int + 1))
         return sorted(merged, reverse=True), end
 
-    def _choose(self, filters: RunFilter, lanes: Sequence[int] | None) -> tuple[CandidateSources, set[str]]:
+    def choose(self, filters: RunFilter, lanes: Sequence[int] | None) -> tuple[CandidateSources, set[str]]:
         """Return the first sources whose heaps are small, and the runs of these heaps."""
+        if filters.ids:
+            return CandidateSources(()), {str(id) for id in filters.ids}
         values = filter_values(filters)
-        for sources in source_choices(filters, lanes):
+        for sources in source_choices(filters, lanes, self._tag_lists(filters.tag)):
             heaped = self._read_heaps(sources, values)
             if heaped is not None:
                 return sources, heaped
         return ALL_RUNS, set()
 
-    def _lanes_of(self, filters: RunFilter) -> list[int] | None:
+    def _tag_lists(self, tag: str | None) -> list[str] | None:
+        """Return the lists of tags, as the index has them, that may contain a tag; None if there are too many."""
+        if tag is None:
+            return None
+        found = [str(tags) for (tags,) in self._execute("read", "tag_lists", limit=MAX_TAG_LISTS + 1)]
+        text = msgspec.json.encode(tag).decode()
+        wanted = [tags for tags in found if text in tags or len(tags) >= INDEXED_TAGS_CHARS or "\\" in tags]
+        return wanted if len(found) <= MAX_TAG_LISTS and len(wanted) <= MAX_TAG_STREAMS else None
+
+    def lanes_of(self, filters: RunFilter) -> list[int] | None:
         """Return the lanes of the filter's queue, task and scope, None if it has neither."""
         if filters.task is None and filters.queue is None and not filters.scope.limits_lanes:
             return None
@@ -178,19 +265,33 @@ class RunList(StoreModule):
             found += [str(id) for (id,) in rows]
         return found, bottom
 
-    def _filter(
-        self, filters: RunFilter, lanes: Sequence[int] | None, candidates: Sequence[str], wanted: int
-    ) -> list[RunRow]:
-        """Return the first of the candidates that match."""
+    def filter(
+        self,
+        filters: RunFilter,
+        lanes: Sequence[int] | None,
+        candidates: Sequence[str],
+        wanted: int,
+        check: TextCheck,
+    ) -> tuple[list[RunRow], str | None]:
+        """Return the first of the candidates that match, and where to continue if very many didn't contain the text."""
         values = filter_values(filters)
         if filters.scope.limits_lanes:
             values["lanes"] = json_rows(map(str, lanes or ()))
         found: list[RunRow] = []
         for portion in portions(candidates):
-            found += self._filter_portion(portion, wanted - len(found), values)
-            if len(found) >= wanted:
-                break
-        return found
+            while portion:
+                most = wanted - len(found)
+                most = most if filters.search is None else max(most, MIN_TEXT_PORTION)
+                rows = self._filter_portion(portion, most, values)
+                found += check.accepted(rows)
+                if len(found) >= wanted:
+                    return found[:wanted], None
+                if len(rows) < most:
+                    break
+                if check.count >= MAX_CHECKED_RUNS:
+                    return found, rows[-1].id
+                portion = portion[portion.index(rows[-1].id) + 1 :]
+        return found, None
 
     def _filter_portion(self, portion: Sequence[str], wanted: int, values: dict[str, Any]) -> list[RunRow]:
         """Return those of a portion that match. A run whose tags or error the database can't parse is skipped."""
@@ -207,14 +308,15 @@ class RunList(StoreModule):
         return RUN_ROWS.read_all(rows)
 
 
-def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:
+def source_choices(
+    filters: RunFilter, lanes: Sequence[int] | None, tag_lists: Sequence[str] | None = None
+) -> Iterator[CandidateSources]:
     """Yield the sources that have all matching runs, the most selective first. The last resort is all runs."""
-    if filters.key is not None:
-        yield CandidateSources((), [CandidateSource("some_with_key")])
-    if filters.metadata is not None:
-        name, value = next(metadata_items(filters.metadata))
-        term = f"{name} {value[:INDEXED_CHARS]}"
-        yield CandidateSources([CandidateSource("newest_with_metadata", {"term": term})])
+    yield from _by_value(filters)
+    with_tag = [CandidateSource("newest_with_tags", {"tags": tags}) for tags in tag_lists or ()]
+    if tag_lists is not None:
+        whole = {"before": str(_LAST), "behind": str(_FIRST)}
+        yield CandidateSources((), [source._replace(values=source.values | whole) for source in with_tag])
     for field, heap in _FIELD_HEAPS.items():
         if getattr(filters, field) is not None:
             yield CandidateSources((), [CandidateSource(heap)])
@@ -226,6 +328,8 @@ def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[
         ended = sorted(_UNSUCCESSFUL.intersection(states))
         streams = [CandidateSource("newest_unsuccessful", {"state": state}) for state in ended]
         yield CandidateSources(streams, unfinished, rest == {"states"})
+    if tag_lists is not None:
+        yield CandidateSources(with_tag)
     if filters.tenant is not None:
         yield CandidateSources([CandidateSource("newest_of_tenant")], unfinished, rest == {"tenant"})
     if lanes is not None and len(lanes) <= MAX_LANE_STREAMS:
@@ -237,6 +341,16 @@ def source_choices(filters: RunFilter, lanes: Sequence[int] | None) -> Iterator[
         yield CandidateSources(streams, of_lanes + others, rest <= {"task", "queue"})
     if not rest:
         yield ALL_RUNS._replace(all_match=True)
+
+
+def _by_value(filters: RunFilter) -> Iterator[CandidateSources]:
+    """Yield the sources for what applications attach to runs to find them by."""
+    if filters.key is not None:
+        yield CandidateSources((), [CandidateSource("some_with_key")])
+    if filters.metadata is not None:
+        name, value = next(metadata_items(filters.metadata))
+        term = f"{name} {value[:INDEXED_CHARS]}"
+        yield CandidateSources([CandidateSource("newest_with_metadata", {"term": term})])
 
 
 def states_of(filters: RunFilter) -> Sequence[RunState]:
@@ -264,6 +378,7 @@ def bounds_of(filters: RunFilter, after: str | None) -> IdBounds:
 
 def filter_values(filters: RunFilter) -> dict[str, Any]:
     """Return the filter as the values of `filter_runs`."""
+    text = None if filters.search is None else TextSearch(filters.search)
     return {
         "states": msgspec.json.encode(filters.states).decode() if filters.states else None,
         "task": filters.task,
@@ -280,6 +395,9 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "parent": None if filters.parent is None else str(filters.parent),
         "family": None if filters.family is None else str(filters.family),
         "paused": 1 if filters.paused else None,
+        "top_level": 1 if filters.top_level else None,
+        "search": None if text is None else text.pattern,
+        "named": None if text is None else text.named_pattern,
         "lanes": None,
     }
 
@@ -299,7 +417,7 @@ def _stream_sizes(filters: RunFilter, sources: CandidateSources, size: int) -> S
         # In a few sizes only, because each is a prepared statement of its own.
         return [next((few for few in (16, 128, 1024) if size + 1 <= few), size + 1)]
     most = MAX_STREAM_CANDIDATES
-    if filters.error is not None:
+    if filters.error is not None or (filters.search is not None and "done" not in states_of(filters)):
         most = min(most, MAX_STREAM_CANDIDATES_WITH_ERRORS)
     return [max(total // max(len(sources.streams), 1), 1) for total in (min(FIRST_STREAM_CANDIDATES, most), most)]
 

@@ -409,6 +409,10 @@ class RunQueries(StoreModule):
             found |= {str(id): StreamEnd(state, last or 0, values or 0) for id, state, last, values in rows}
         return found
 
+    def tenants(self, limit: int) -> list[str]:
+        """Return the first tenants that have a finished run, by name."""
+        return [str(tenant) for (tenant,) in self._execute("read", "list_tenants", size=limit)]
+
     def set_aside_messages(self, id: str) -> list[Row]:
         """Return the messages of a run that were set aside: n, topic, stored size of the payload, sent_at."""
         return self._execute("read", "list_set_aside", id=id)

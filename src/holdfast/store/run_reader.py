@@ -5,6 +5,7 @@ Applications and operators read in the same way; only the decoding of results di
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from holdfast.errors import ConfigError, ErrorInfo, GraphError, PayloadError, Ru
 from holdfast.model.clock import is_datetime, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value
 from holdfast.model.failure import error_from_json, is_error_json
-from holdfast.model.filters import PageOptions, RunFilter
+from holdfast.model.filters import NEWEST_FIRST, PageOptions, RunFilter, check_sort
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
@@ -26,12 +27,14 @@ from holdfast.model.run import Page, Progress, RunInfo
 from holdfast.model.run_logs import LogFilter, LogPage
 from holdfast.store.age_priority import Age
 from holdfast.store.run_history import ArgumentsReader, history_entries, stored_entry
+from holdfast.store.run_list import RunListPage
 from holdfast.store.run_queries import RunRow
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 MAX_PAGE_RUNS = 1000
+MAX_SEARCH_S = 2.0
 
 ReadResult: TypeAlias = Callable[[str, str], Any]
 """Decodes a result: takes the task's name and the JSON text."""
@@ -161,27 +164,47 @@ class RunReader:
 
     def page(self, **options: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
-        wanted, limit, after = self._parse(options)
-        listed = self._store.run_list.page(wanted, limit, after)
-        return Page([self.info_of(row) for row in listed.rows], listed.after, partial=listed.partial)
+        listed = self._listed(*self._parse(options))
+        return Page(
+            [self.info_of(row) for row in listed.rows],
+            listed.after,
+            partial=listed.partial,
+            scanned=listed.scanned,
+            hidden=listed.hidden,
+            matches={UUID(row.id): listed.matches[row.id] for row in listed.rows if row.id in listed.matches},
+        )
+
+    def _listed(self, wanted: RunFilter, limit: int, after: str | None, sort: str) -> RunListPage:
+        if sort == NEWEST_FIRST:
+            return self._store.run_list.page(wanted, limit, after)
+        return self._store.sorted_runs.page(wanted, limit, after, sort)
 
     def full_page(self, **options: Unpack[PageOptions]) -> Page:
-        """Return a page of runs, however long it takes to fill it."""
-        wanted, limit, after = self._parse(options)
+        """Return a page of runs, however long it takes to fill it; a search for a text ends after `MAX_SEARCH_S`."""
+        wanted, limit, after, sort = self._parse(options)
         rows: list[RunRow] = []
+        scanned = hidden = 0
+        matches: dict[UUID, tuple[str, ...]] = {}
+        started = time.monotonic()
         while True:
-            listed = self._store.run_list.page(wanted, limit - len(rows), after)
+            listed = self._listed(wanted, limit - len(rows), after, sort)
             rows += listed.rows
-            after = listed.after
-            if after is None or len(rows) == limit:
-                return Page([self.info_of(row) for row in rows], after)
+            after, scanned, hidden = listed.after, scanned + listed.scanned, hidden + listed.hidden
+            matches |= {UUID(row.id): listed.matches[row.id] for row in listed.rows if row.id in listed.matches}
+            in_time = wanted.search is None or time.monotonic() - started < MAX_SEARCH_S
+            if after is None or len(rows) == limit or not in_time:
+                partial = after is not None and len(rows) < limit
+                infos = [self.info_of(row) for row in rows]
+                return Page(infos, after, partial=partial, scanned=scanned, hidden=hidden, matches=matches)
 
-    def _parse(self, options: PageOptions) -> tuple[RunFilter, int, str | None]:
-        """Return the filter, the page size and the cursor, checked."""
-        limit, after = options.pop("limit", 100), options.pop("after", None)
+    def _parse(self, options: PageOptions) -> tuple[RunFilter, int, str | None, str]:
+        """Return the filter, the page size, the cursor and the order, checked."""
+        limit, after, sort = options.pop("limit", 100), options.pop("after", None), options.pop("sort", NEWEST_FIRST)
         if not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE_RUNS:
             raise ConfigError(f"limit must be between 1 and {MAX_PAGE_RUNS}, but is {limit!r}; use after= for more")
-        return RunFilter.of(options), limit, None if after is None else str(run_id(after))
+        if after is not None and check_sort(sort).endswith("created"):
+            after = str(run_id(after))
+        return RunFilter.of(options), limit, after, check_sort(sort)
 
     def history(self, id: UUID) -> list[Entry]:
         """Return the history of a run, including the entries derived from its row: enqueue and running attempt."""

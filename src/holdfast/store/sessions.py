@@ -86,7 +86,22 @@ class SessionRow(NamedTuple):
         return self.lease_until - self.now
 
 
+class ClaimedRunRow(NamedTuple):
+    """A run that a session has claimed."""
+
+    id: str
+    task: str
+    queue: str
+    attempt: int
+    claimed_at: int
+    session: str
+    now: int
+
+
 _SESSION_ROWS = RowReader(SessionRow)
+_CLAIMED_ROWS = RowReader(ClaimedRunRow)
+MAX_CLAIMED_ROWS = 2_000
+"""How many claimed runs are read."""
 
 
 class SessionStore(StoreModule):
@@ -150,6 +165,11 @@ class SessionStore(StoreModule):
     def list_all(self) -> list[SessionRow]:
         """Return all sessions, the oldest first."""
         return _SESSION_ROWS.read_all(self._execute("read", "list_sessions"))
+
+    def claimed(self, session: str | None, limit: int = 100) -> list[ClaimedRunRow]:
+        """Return runs that sessions, or one of them, have claimed, those claimed first."""
+        rows = self._execute("read", "list_claimed", session=session, size=limit, most=MAX_CLAIMED_ROWS)
+        return _CLAIMED_ROWS.read_all((str(id), *others) for id, *others in rows)
 
     def count_claimed(self, sessions: list[str]) -> list[tuple[str, str, str, int]]:
         """Return session, queue, task and the number of their runs that the session has claimed."""

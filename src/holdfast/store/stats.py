@@ -105,9 +105,15 @@ class StatsStore(StoreModule):
                 takes[took] = takes.get(took, 0) + runs
         return [StatsBucket(*key, sum(counts), waits, takes) for key, (counts, waits, takes) in found.items()]
 
-    def read(self, span: int, since: int, until: int, purpose: str = "read") -> list[StatsBucket]:
-        """Return the aggregated spans that start within that time."""
-        rows = self._execute(purpose, "read_stats", span=span, since=since, until=until)
+    def read(
+        self, span: int, since: int, until: int, purpose: str = "read", lanes: Iterable[int] | None = None
+    ) -> list[StatsBucket]:
+        """Return the aggregated spans that start within that time; with `lanes`, only those of these lanes."""
+        if lanes is None:
+            rows = self._execute(purpose, "read_stats", span=span, since=since, until=until)
+        else:
+            given = json_rows([{"lane": lane} for lane in lanes])
+            rows = self._execute(purpose, "read_stats_of_lanes", span=span, since=since, until=until, rows=given)
         return [bucket for row in rows if row[1] and (bucket := _bucket(row)) is not None]
 
     def _add(self, span: int, buckets: Iterable[StatsBucket]) -> None:

@@ -13,6 +13,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.store.access import LoginStore, TokenStore
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts
 from holdfast.store.attempts import AttemptStore, OutcomeStore
+from holdfast.store.audit import AuditStore
 from holdfast.store.budgets import BudgetStore
 from holdfast.store.claims import ClaimStore
 from holdfast.store.enqueue import EnqueueStore, LaneStore
@@ -23,7 +24,7 @@ from holdfast.store.journal import Journal
 from holdfast.store.lane_collection import LaneCollector
 from holdfast.store.limits import LimitStore
 from holdfast.store.logs import LogStore
-from holdfast.store.module import ClientCommitCallback, StoreContext
+from holdfast.store.module import ClientClaims, ClientCommitCallback, StoreContext
 from holdfast.store.pauses import PauseStore
 from holdfast.store.quarantine import Quarantine
 from holdfast.store.retention import Retention
@@ -32,6 +33,7 @@ from holdfast.store.run_list import RunList
 from holdfast.store.run_queries import RunQueries
 from holdfast.store.schedules import ScheduleStore, TriggerStore
 from holdfast.store.sessions import SessionStore, WatcherStore
+from holdfast.store.sorted_runs import SortedRuns
 from holdfast.store.stats import StatsStore
 from holdfast.store.step_transactions import StepTransactions
 from holdfast.store.threads import ThreadStore
@@ -89,10 +91,12 @@ class Store:
         self.outcomes = OutcomeStore(context)
         self.queries = RunQueries(context)
         self.run_list = RunList(context, self.lanes)
+        self.sorted_runs = SortedRuns(context, self.run_list)
         self.values = ValueStore(context)
         self.watchers = WatcherStore(context)
 
         # Operate the database.
+        self.audit = AuditStore(context)
         self.queues = QueueStore(context)
         self.tokens = TokenStore(context)
         self.logins = LoginStore(context)
@@ -134,6 +138,10 @@ class Store:
     def on_client_commit(self, callback: ClientCommitCallback) -> Callable[[], None]:
         """Call this after each commit of a client in this process; return a function that stops it."""
         return self._context.on_client_commit(callback)
+
+    def claim_for_clients(self, claims: ClientClaims) -> Callable[[], None]:
+        """Let a worker claim in the transactions of clients of this process; return a function that ends it."""
+        return self._context.claim_for_clients(claims)
 
     def user_transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction for the user, which client calls of the same thread join (SQLite only)."""

@@ -109,10 +109,11 @@ class EventStore(StoreModule):
         payload = self._context.payloads.pack(payload, event_context(target), f"the payload of event {name!r}")
 
         def work(tx: Tx) -> bool:
-            if lock_events(tx, [(tenant, name)]):
+            found: list[Callable[[], tuple[list[EventWaiter], bool]]] = []
+            if lock_events(tx, [(tenant, name)], lambda: found.append(queue_waiters(tx, [target]))):
                 # Emitted by this very call, if the response to its first try got lost.
                 return bool(tx.execute("read_emitter", target=target)[0][0] == emitter)
-            waiters, more = find_waiters(tx, [target])
+            waiters, more = found[-1]()
             runs = lock_runs(tx, {waiter.run for waiter in waiters})
             traces = {target: trace}
             woken = emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces)
@@ -125,7 +126,8 @@ class EventStore(StoreModule):
     def clear(self, tenant: str | None, name: str) -> bool:
         """Forget that an event was emitted, so that it can be emitted again; False if it wasn't.
 
-        Runs that received it keep it. Runs that wait for it and weren't woken yet receive it first.
+        Runs that received it keep it. Runs that wait for it and weren't woken yet receive it first, but for those that
+        have set it aside: they wait for the next emit.
         """
         target = event_target(tenant, name)
         tries = count()
@@ -140,6 +142,8 @@ class EventStore(StoreModule):
             wake_runs(tx, resolve_event_waits(tx, payloads, waiters))
             if more:
                 return None
+            lock_runs(tx, {str(run) for (run,) in tx.execute("find_event_set_aside", target=target)})
+            tx.execute("await_next_emit", target=target)
             tx.execute("forget_emit", target=target)
             return True
 
@@ -229,8 +233,13 @@ def decode_outcome(kind: str, value: str | None) -> WaitOutcome:
     return WaitOutcome(kind, value)
 
 
-def lock_events(tx: Tx, events: Iterable[tuple[str | None, str]]) -> dict[str, str]:
-    """Lock events by tenant and name, emitted or not; return the payloads of those that were emitted."""
+def lock_events(
+    tx: Tx, events: Iterable[tuple[str | None, str]], read_more: Callable[[], object] = lambda: None
+) -> dict[str, str]:
+    """Lock events by tenant and name, emitted or not; return the payloads of those that were emitted.
+
+    `read_more` queues reads under these locks, which share the round trip.
+    """
     named = {event_target(tenant, name): (tenant, name) for tenant, name in events}
     rows = json_rows(
         {"target": target, "tenant": tenant, "name": name} for target, (tenant, name) in sorted(named.items())
@@ -238,17 +247,25 @@ def lock_events(tx: Tx, events: Iterable[tuple[str | None, str]]) -> dict[str, s
     while True:
         tx.queue("create_event_rows", rows=rows)
         locked, emitted = tx.queue("lock_events", rows=rows), tx.queue("read_emitted", rows=rows)
+        read_more()
         if len(locked()) == len(named):  # otherwise one was pruned in between
             return dict(emitted())
 
 
 def find_waiters(tx: Tx, targets: Collection[str]) -> tuple[list[EventWaiter], bool]:
     """Return up to `MAX_WOKEN_RUNS` waiters of events, and whether there are more."""
-    if not targets:
-        return [], False
-    rows = tx.execute("find_event_waiters", rows=json_rows({"target": target} for target in sorted(targets)))
-    found = [EventWaiter(str(run), generation, key, target) for run, generation, key, target in rows]
-    return found[:MAX_WOKEN_RUNS], len(found) > MAX_WOKEN_RUNS
+    return queue_waiters(tx, targets)() if targets else ([], False)
+
+
+def queue_waiters(tx: Tx, targets: Collection[str]) -> Callable[[], tuple[list[EventWaiter], bool]]:
+    """Queue the read of waiters; return a function that returns what `find_waiters` does."""
+    rows = tx.queue("find_event_waiters", rows=json_rows({"target": target} for target in sorted(targets)))
+
+    def waiters() -> tuple[list[EventWaiter], bool]:
+        found = [EventWaiter(str(run), generation, key, target) for run, generation, key, target in rows()]
+        return found[:MAX_WOKEN_RUNS], len(found) > MAX_WOKEN_RUNS
+
+    return waiters
 
 
 def emit_locked_events(
@@ -296,16 +313,18 @@ def receiver_key(generation: int, key: str) -> str:
 
 def take_message(tx: Tx, run: str, topic: str | None, by: str) -> str | None:
     """Take the first unread message of a topic for this receiver; return its payload, None without one."""
-    return _take_first(tx, run, _queue_unread(tx, run, topic)(), by)
+    return take_first(tx, run, queue_unread(tx, run, topic)(), by)
 
 
-def _queue_unread(tx: Tx, run: str, topic: str | None) -> Callable[[], Sequence[Row]]:
+def queue_unread(tx: Tx, run: str, topic: str | None) -> Callable[[], Sequence[Row]]:
+    """Queue the read of the first unread message of a topic."""
     if topic == ANY_ASK:
         return tx.queue("first_unread_ask", run=run)
     return tx.queue("first_unread_message", run=run, topic=topic)
 
 
-def _take_first(tx: Tx, run: str, unread: Sequence[Row], by: str) -> str | None:
+def take_first(tx: Tx, run: str, unread: Sequence[Row], by: str) -> str | None:
+    """Take the message that `queue_unread` has read, if any, for this receiver; return its payload."""
     if not unread:
         return None
     n, payload = unread[0]
@@ -317,13 +336,23 @@ def set_message_aside(tx: Tx, token: RunToken, key: str, error: str) -> None:
     """Set aside the message that a wait of a locked run has received, and supersede the wait's outcome."""
     receiver = receiver_key(token.generation, key)
     found = tx.execute("set_message_aside", run=token.run, taken_by=receiver, set_aside=SET_ASIDE + receiver)
-    tx.execute("supersede_message", run=token.run, generation=token.generation, key=key)
+    tx.execute("supersede_outcome", run=token.run, generation=token.generation, key=key)
     for number, topic in found:
-        ((n, attempt),) = tx.execute("next_history_number", id=token.run)
         inbox = parse_inbox(topic)
         name = topic if inbox is None else inbox.pattern
-        data = msgspec.json.encode({"message": number, "topic": name, "reason": error}).decode()
-        tx.execute("add_history", rows=json_rows([history_row(token.run, n, "set_aside", attempt, data=data)]))
+        _add_set_aside(tx, token.run, {"message": number, "topic": name, "reason": error})
+
+
+def set_event_aside(tx: Tx, token: RunToken, key: str, event: str, error: str) -> None:
+    """Supersede the outcome of a locked run's wait for an event, unless that was done before."""
+    if tx.execute("supersede_outcome", run=token.run, generation=token.generation, key=key):
+        _add_set_aside(tx, token.run, {"event": event, "reason": error})
+
+
+def _add_set_aside(tx: Tx, run: str, data: dict[str, Any]) -> None:
+    ((n, attempt),) = tx.execute("next_history_number", id=run)
+    entry = history_row(run, n, "set_aside", attempt, data=msgspec.json.encode(data).decode())
+    tx.execute("add_history", rows=json_rows([entry]))
 
 
 def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -> None:
@@ -332,14 +361,13 @@ def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -
     An ask goes to a wait for its name, or else to one for asks of all names. `is_running`: whether the locked run is
     running, so that it need not be woken.
     """
-    receivers = tx.queue("first_waiting_receiver", run=run, topic=topic)
-    unread = _queue_unread(tx, run, topic)
-    if not (waiting := receivers()):
-        if asked_name(topic):
-            deliver_message(tx, run, ANY_ASK, is_running=is_running)
+    topics = [topic, ANY_ASK] if asked_name(topic) else [topic]
+    found = [(tx.queue("first_waiting_receiver", run=run, topic=each), queue_unread(tx, run, each)) for each in topics]
+    waiting, unread = next(((rows[0], unread) for receivers, unread in found if (rows := receivers())), (None, None))
+    if waiting is None or unread is None:
         return
-    generation, key = waiting[0]
-    payload = _take_first(tx, run, unread(), receiver_key(generation, key))
+    generation, key = waiting
+    payload = take_first(tx, run, unread(), receiver_key(generation, key))
     if payload is None:
         return
     resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
@@ -353,3 +381,7 @@ def wake_runs(tx: Tx, runs: Collection[str]) -> int:
     woken = len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0
     tx.ready_runs += woken
     return woken
+
+
+SET_ASIDE_EVENT = 1
+"""What `pending` of a wait for an event is while the event is emitted with a payload that the run has set aside."""

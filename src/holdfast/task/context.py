@@ -229,7 +229,8 @@ class Context:
         Args:
             event: The event's name, as in `app.emit(event)`.
             timeout: How long to wait. None waits forever.
-            type: The type to decode the payload as. None returns plain JSON.
+            type: The type to decode the payload as. None returns plain JSON. An event of another type is set aside: the
+                function waits until it is cleared and emitted again.
 
         Raises:
             WaitTimeout: The event did not occur in time. The timeout is recorded, so a replay raises it too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -21,6 +22,16 @@ MAX_KEY_LENGTH = 500
 Rule: TypeAlias = str | Callable[..., object]
 """The name or dotted path of an argument, or a function of the arguments."""
 Cost: TypeAlias = Rule | int | float
+
+
+@dataclass(frozen=True)
+class EstimatedCost:
+    """A cost that an integration estimates: unlike that of a caller, it may be given where no limit counts costs."""
+
+    cost: int
+
+    def __call__(self, *_args: object, **_kwargs: object) -> int:
+        return self.cost
 
 
 class DeclaredLimit(msgspec.Struct, frozen=True):
@@ -97,7 +108,8 @@ class DeclaredLimits:
         """Return the permits that a step needs. `cost` replaces that of the declaration."""
         arguments = _StepArguments(step, fn, call)
         permits = [self._permit(name, arguments, cost, set()) for name in sorted(names)]
-        if cost is not None and all(permit.cost is None for permit in permits):
+        is_callers = cost is not None and not isinstance(cost, EstimatedCost)
+        if is_callers and all(permit.cost is None for permit in permits):
             raise ConfigError(f"{arguments.where}: cost= is given, but none of its limits is declared with cost=")
         return permits
 

@@ -150,8 +150,13 @@ class Task(Generic[P, R_co]):
         return self._options
 
     def check_message(self, topic: str, text: str) -> None:
-        """Raise BadMessage if a message, as JSON text, doesn't have the type that the task declares for its topic."""
-        self._check_payload(text, self.declaration.receives.get(topic), f"on topic {topic!r}, and this message")
+        """Raise BadMessage if the task declares its messages, but none like this one, which is JSON text."""
+        declared = self.declaration.receives
+        if declared and topic not in declared:
+            raise BadMessage(
+                f"task {self.name} receives no messages on topic {quoted(topic)}; it has {', '.join(sorted(declared))}"
+            )
+        self._check_payload(text, declared.get(topic), f"on topic {topic!r}, and this message")
 
     def check_ask(self, name: str, text: str) -> None:
         """Raise BadMessage if the task declares its asks, but none like this one, whose payload is JSON text."""

@@ -120,6 +120,13 @@ def message_set_aside(run: str, task: str, attempt: int, topic: str, error: str)
     _log_attempt(logging.WARNING, event, run, task, attempt, {"topic": topic, "error": error})
 
 
+def event_set_aside(run: str, task: str, attempt: int, name: str, error: str) -> None:
+    """Report an event that doesn't have the expected type. The error names the mismatch, not the payload."""
+    event = "event set aside, it does not have the expected type"
+    hint = "delete the emit with `holdfast events clear` and emit another payload"
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"awaited": name, "error": error, "hint": hint})
+
+
 def ask_refused(run: str, task: str, attempt: int, ask: str, error: str) -> None:
     """Report an ask that doesn't have the expected type. The error names the mismatch, not the payload."""
     event = "ask rejected, it does not have the expected type"
@@ -435,6 +442,14 @@ def child_killed(number: int, pid: int) -> None:
     fields: dict[str, Any] = {"number": number, "pid": pid}
     event = "worker process killed, it didn't stop in time"
     _log(logging.ERROR, event, fields, worker=number, pid=pid)
+
+
+def blocking_child_killed(number: int, pid: int, file: str) -> None:
+    """Log that a worker process was killed because it was frozen with the write lock of a database."""
+    fields: dict[str, Any] = {"number": number, "pid": pid}
+    event = "worker process killed, it stood still while it held the write lock"
+    hint = 'use run_in="process" for code that holds the GIL'
+    _log(logging.ERROR, event, fields, worker=number, pid=pid, file=file, hint=hint)
 
 
 def supervisor_gave_up(number: int, tries: int, how: str) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics, in the default registry of its client, optionally served over HTTP."""
+"""Prometheus metrics, in the default registry of its client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.errors import ConfigError
 from holdfast.telemetry.metrics import GAUGES, METRICS, MetricDefinition
 
 
@@ -67,9 +67,7 @@ def prometheus_metrics() -> PrometheusMetrics:
     return PrometheusMetrics()
 
 
-def serve_metrics(host: str, port: int) -> None:
-    """Serve the registry at `http://HOST:PORT/metrics` in a daemon thread."""
-    try:
-        start_http_server(port, host)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}") from error
+def exposition(accept: str) -> tuple[bytes, str]:
+    """Return the registry in the format that the client accepts, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(REGISTRY), content_type

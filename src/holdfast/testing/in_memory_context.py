@@ -6,7 +6,7 @@ The engine's own plans (`engine/durable/plans.py`) decide what happens; the effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.model.topics import Topic, parse_inbox
 from holdfast.policy.topic_rules import has_values
-from holdfast.store import Claim, NewRun, commands
+from holdfast.store import AttemptEnd, Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_tree import format_spawn_key
@@ -121,7 +121,7 @@ class InMemoryRunFactory:
     def wake_followers(self, runs: Collection[str]) -> None:
         """Do nothing: nothing follows it."""
 
-    def wake_result_waiters(self, runs: Sequence[str]) -> None:
+    def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:
         """Do nothing: nothing waits for it."""
 
 

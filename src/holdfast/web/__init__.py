@@ -8,6 +8,8 @@
 runs. `middleware.py` and `auth.py` protect every route alike.
 """
 
+from holdfast.web.oidc import OidcSettings
+from holdfast.web.sign_in import Grant, SignIn
 from holdfast.web.site import dashboard
 
-__all__ = ["dashboard"]
+__all__ = ["Grant", "OidcSettings", "SignIn", "dashboard"]

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+import msgspec
 from starlette.requests import Request
 
 from holdfast.app import Holdfast
 from holdfast.control import Control
+from holdfast.control.audit import acting
 from holdfast.control.tokens import TokenInfo, hash_credential, parse_token_id, to_credential
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.access import EVERYTHING, AccessScope, Permission, Role, describe_scope, permissions_of
 from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
-from holdfast.web.clients import CLIENT, DIRECT
+from holdfast.web.clients import CLIENT, DIRECT, ClientAddresses
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError
+from holdfast.web.sign_in import Identity, SignIn
 from holdfast.web.throttle import SignInThrottle
+
+if TYPE_CHECKING:
+    from holdfast.web.oidc import OidcClient
 
 COOKIE = "holdfast_login"
 MIN_TOKEN_CHARS = 32
@@ -37,7 +44,9 @@ GATE_NEEDS_APPROVER = (
 )
 _NEEDED_ROLE: dict[Permission, str] = {"approve": "approver", "operate": "operator", "administer": "admin"}
 
-Method = Literal["bearer", "cookie", "open"]
+Method = Literal["bearer", "cookie", "proxy", "open"]
+OIDC_LOGIN = "oidc."
+"""Begins what logins with an identity provider store instead of the id of a token; the identity as JSON follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,11 @@ class Principal:
     csrf_token: str
     stream_keys: tuple[str, str]
     """What its event streams are counted by: token and client."""
+
+    @property
+    def is_ambient(self) -> bool:
+        """Whether the browser sends the credential by itself, also with a request that another site has made."""
+        return self.method in ("cookie", "proxy")
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -151,7 +165,15 @@ class Principal:
 class Authenticator:
     """Turns the credentials of a request into a `Principal`."""
 
-    def __init__(self, control: Control, token: str | None, *, unlocked: bool) -> None:
+    def __init__(
+        self,
+        control: Control,
+        token: str | None,
+        *,
+        unlocked: bool,
+        sign_in: SignIn | None = None,
+        clients: ClientAddresses | None = None,
+    ) -> None:
         if token is not None and len(token) < MIN_TOKEN_CHARS:
             raise ConfigError(
                 f"$HOLDFAST_TOKEN, or token=, must have at least {MIN_TOKEN_CHARS} characters, not {len(token)}: "
@@ -161,12 +183,14 @@ class Authenticator:
         self._env_hash = None if token is None else hash_credential(to_credential(token))
         self._unlocked = unlocked and token is None
         self._throttle = SignInThrottle()
+        self._sign_in = sign_in
+        self._clients = clients or ClientAddresses()
 
     def authenticate(self, request: Request) -> Principal:
         """Identify the client or raise a 401. Reads the database."""
         bearer = _bearer_token(request)
         if bearer is None:
-            found = self._by_cookie(request) or self._by_location(request)
+            found = self._by_cookie(request) or self._by_proxy(request) or self._by_location(request)
         else:
             found = self._by_token(bearer, "bearer", request)
         if found is None:
@@ -182,7 +206,7 @@ class Authenticator:
         """Return whether the credentials of a request that was accepted are valid now."""
         bearer = _bearer_token(request)
         if bearer is None:
-            return (self._by_cookie(request) or self._by_location(request)) is not None
+            return (self._by_cookie(request) or self._by_proxy(request) or self._by_location(request)) is not None
         id = parse_token_id(bearer)
         return self._is_env_token(bearer) or (id is not None and self._control.tokens.is_valid(id))
 
@@ -194,14 +218,29 @@ class Authenticator:
         if principal is None:
             return None
         self.log_out(request)
-        log.signed_in(principal.by, _client(request))
-        return self._control.logins.create(parse_token_id(token) or self._env_id())
+        log.signed_in(principal.by, client_of(request))
+        with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign in"):
+            return self._control.logins.create(parse_token_id(token) or self._env_id())
+
+    def log_in_as(self, identity: Identity, request: Request) -> str:
+        """Return the secret of a new login of an identity that the provider vouches for."""
+        principal = self._of_identity(identity, "cookie", "", ("", ""))  # refuses an identity without a role
+        self.log_out(request)
+        log.signed_in(principal.by, client_of(request))
+        stored = OIDC_LOGIN + msgspec.json.encode([identity.name, identity.groups]).decode()
+        with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign in"):
+            return self._control.logins.create(stored)
 
     def log_out(self, request: Request) -> None:
         """End the login of a browser."""
-        secret = request.cookies.get(COOKIE)
+        secret, principal = request.cookies.get(COOKIE), None
+        with suppress(RequestError):  # its grant was removed
+            principal = self._by_cookie(request)
         if secret and self._control.logins.end(secret):
-            log.signed_out(_client(request))
+            log.signed_out(client_of(request))
+            if principal is not None:
+                with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign out"):
+                    pass
 
     def _by_cookie(self, request: Request) -> Principal | None:
         secret = request.cookies.get(COOKIE)
@@ -216,7 +255,36 @@ class Authenticator:
             return Principal(info.name, info.roles, info.scope, "cookie", csrf, keys)
         if self._env_hash is not None and token_id == self._env_id():
             return Principal("$HOLDFAST_TOKEN", ("admin",), EVERYTHING, "cookie", csrf, keys)
+        if token_id.startswith(OIDC_LOGIN) and self._sign_in is not None and self._sign_in.oidc is not None:
+            name, groups = msgspec.json.decode(token_id.removeprefix(OIDC_LOGIN), type=tuple[str, tuple[str, ...]])
+            return self._of_identity(Identity(name, groups), "cookie", csrf, (f"user {name}", keys[1]))
         return None
+
+    # Proxies
+
+    def _by_proxy(self, request: Request) -> Principal | None:
+        """Accept the identity that a trusted proxy names. Anyone else could write the header, so it is ignored then."""
+        header = None if self._sign_in is None else self._sign_in.identity_header
+        peer = request.scope.get("client")
+        if self._sign_in is None or header is None or peer is None or not self._clients.is_proxy(str(peer[0])):
+            return None
+        names = request.headers.getlist(header)
+        if len(names) != 1:  # with two, the client may have written one of them
+            return None
+        groups = request.headers.getlist(self._sign_in.groups_header) if self._sign_in.groups_header else []
+        if len(groups) > 1:
+            return None
+        identity = Identity.of(names[0], groups[0].split(",") if groups else ())
+        if identity is None:
+            return None
+        csrf = _csrf_token(f"{self._control.identity}\0{identity.name}")
+        return self._of_identity(identity, "proxy", csrf, (f"user {identity.name}", client_of(request)))
+
+    def _of_identity(self, identity: Identity, method: Method, csrf: str, keys: tuple[str, str]) -> Principal:
+        rights = None if self._sign_in is None else self._sign_in.rights_of(identity)
+        if rights is None:
+            raise RequestError(403, f"{identity.name} has no role here: ask an administrator for one", "no_grant")
+        return Principal(identity.name, rights[0], rights[1], method, csrf, keys)
 
     # Tokens
 
@@ -226,7 +294,7 @@ class Authenticator:
         A client that is throttled can't guess on: text that isn't a token of ours isn't even compared. Valid tokens,
         which nobody can guess, are still accepted, so that nobody can lock out others behind the same address.
         """
-        client = _client(request)
+        client = client_of(request)
         pause_s = self._throttle.pause_s(client)
         guessable, csrf = parse_token_id(token) is None, _csrf_token(token)
         if not (guessable and pause_s) and self._is_env_token(token):
@@ -264,7 +332,7 @@ class Authenticator:
             self._unlocked = False  # for good: revoking the last token doesn't open it again
             return None
         csrf = _csrf_token(self._control.identity)
-        return Principal(actor_or_user(None), ("admin",), EVERYTHING, "open", csrf, ("", _client(request)))
+        return Principal(actor_or_user(None), ("admin",), EVERYTHING, "open", csrf, ("", client_of(request)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +343,7 @@ class SiteContext:
     control: Control
     authenticator: Authenticator
     threads: RequestThreads
+    oidc: OidcClient | None = None
 
 
 def authorize(
@@ -303,7 +372,8 @@ def _bearer_token(request: Request) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def _client(request: Request) -> str:
+def client_of(request: Request) -> str:
+    """Return the address that the client of a request is counted by."""
     return str(request.scope.get(CLIENT, "unknown"))
 
 

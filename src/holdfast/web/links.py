@@ -18,13 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import errors
+from holdfast.control.audit import acting
 from holdfast.control.gate_links import MAX_SIGNER_CHARS, LinkedQuestion
 from holdfast.errors import ConfigError
 from holdfast.model.gate_links import GATE_LINK_PATH, GateLinkToken
 from holdfast.model.names import check_name
 from holdfast.model.signed_tokens import TOKEN_PARAMETER, SignedValue, TokenRefused
 from holdfast.telemetry import log
-from holdfast.web.auth import SiteContext
+from holdfast.web.auth import SiteContext, client_of
 from holdfast.web.clients import CLIENT
 from holdfast.web.pages import forms
 from holdfast.web.pages.page import FORM, PageContent, parse_form
@@ -134,12 +135,14 @@ async def _respond(context: SiteContext, request: Request, link: Link) -> Respon
         page = PageContent("link.html", _values(question))
     elif _media_type(request) == FORM:
         form = parse_form(await read_body(request, FORM, MAX_LINK_BODY_BYTES))
-        page = await context.threads.run(_decide, context, link, form)
+        with acting("link", "link", client_of(request)):
+            page = await context.threads.run(_decide, context, link, form)
     else:
         outcome = request.query_params.get("outcome", "complete")
         has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
         body = await read_body(request, JSON, MAX_LINK_BODY_BYTES) if has_body or _media_type(request) else b""
-        return json_response(await context.threads.run(_decide_by_program, context, link, body, outcome))
+        with acting("link", "link", client_of(request)):
+            return json_response(await context.threads.run(_decide_by_program, context, link, body, outcome))
     return render(request, None, page.template, page.status, **page.values)
 
 

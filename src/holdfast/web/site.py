@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,23 +19,29 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY, reopen_store
 from holdfast.errors import ConfigError
-from holdfast.web.api import budgets, interaction, resources, runs, tokens, topics
-from holdfast.web.api.live import LiveUpdates
+from holdfast.web.api import audit, budgets, interaction, resources, runs, tokens, topics
+from holdfast.web.api.live import LIVE, LIVE_RUN, LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
-from holdfast.web.api.streams import StreamEndpoint
+from holdfast.web.api.streams import STREAM_RUN, StreamEndpoint
 from holdfast.web.auth import Authenticator, SiteContext, authorize
 from holdfast.web.clients import ClientAddresses
+from holdfast.web.health import HealthEndpoints
 from holdfast.web.links import link_routes
 from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
-from holdfast.web.pages.routes import page_routes
+from holdfast.web.pages.routes import OIDC_CALLBACK, page_routes
 from holdfast.web.request_limits import RequestLimits
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError, error_response, json_response
+from holdfast.web.sign_in import SignIn
+
+if TYPE_CHECKING:
+    from holdfast.web.oidc import OidcClient
 
 READ_TIMEOUT_S = 5.0
+STREAMS = (LIVE, LIVE_RUN, STREAM_RUN)
 OPERATIONS = (
     *runs.OPERATIONS,
     *interaction.OPERATIONS,
@@ -41,6 +49,7 @@ OPERATIONS = (
     *resources.OPERATIONS,
     *topics.OPERATIONS,
     *tokens.OPERATIONS,
+    *audit.OPERATIONS,
 )
 
 
@@ -51,6 +60,7 @@ def dashboard(
     unlocked: bool = False,
     hosts: Iterable[str] = (),
     proxies: Iterable[str] = (),
+    sign_in: SignIn | None = None,
 ) -> SecurityMiddleware:
     """Build the dashboard and the API of an app as an ASGI application, to be served or mounted.
 
@@ -58,15 +68,19 @@ def dashboard(
     creates others. `unlocked`: until a token is created, every user of this machine has all permissions. That applies
     only to requests that a server on a loopback address receives itself, not through a proxy or a mount. `hosts`: the
     host names it is reached by, besides localhost and IP addresses. `proxies`: addresses or networks of reverse proxies
-    whose X-Forwarded-For header names the client.
+    whose X-Forwarded-For header names the client. `sign_in`: how people sign in without a token.
     """
-    hosts = list(hosts)
-    if unlocked and hosts:
-        raise ConfigError("unlocked=True is for local use only: omit it, or omit hosts")
+    hosts, proxies = list(hosts), list(proxies)
+    if unlocked and (hosts or sign_in is not None):
+        raise ConfigError("unlocked=True is for local use only: omit it, or omit hosts and sign_in")
+    if sign_in is not None and sign_in.identity_header is not None and not proxies:
+        raise ConfigError("an identity header needs proxies=[…]: the addresses from which it is believed")
+    clients = ClientAddresses(proxies)
     control = _control(app)
     token = token or os.environ.get("HOLDFAST_TOKEN") or None
     threads = RequestThreads()
-    context = SiteContext(app, control, Authenticator(control, token, unlocked=unlocked), threads)
+    authenticator = Authenticator(control, token, unlocked=unlocked, sign_in=sign_in, clients=clients)
+    context = SiteContext(app, control, authenticator, threads, _oidc_client(app, control, sign_in))
 
     def close() -> None:
         threads.close()
@@ -83,18 +97,31 @@ def dashboard(
         live.slots.stop()
         streams.stop()
 
-    routes = [*_api_routes(context, live, streams), *link_routes(context), *page_routes(context)]
+    api = [*HealthEndpoints(context).routes(), *_api_routes(context, live, streams)]
+    routes = [*api, *link_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error}, lifespan=lifespan)
+    site.state.oidc = context.oidc is not None
     limited = RequestLimits(site)
     return SecurityMiddleware(
         limited,
         ["localhost", *hosts],
         loopback_only=unlocked,
-        clients=ClientAddresses(proxies),
+        clients=clients,
         link_host=app.links.host,
         close=close,
         stop_streams=stop_streams,
     )
+
+
+def _oidc_client(app: Holdfast, control: Control, sign_in: SignIn | None) -> OidcClient | None:
+    if sign_in is None or sign_in.oidc is None:
+        return None
+    from holdfast.web.oidc import OidcClient
+
+    if app.links.public_url is None:
+        raise ConfigError("OpenID Connect needs the address of the dashboard: set $HOLDFAST_PUBLIC_URL, or public_url=")
+    key = hashlib.sha256(b"holdfast oidc\0" + control.identity.encode()).digest()
+    return OidcClient(sign_in.oidc, key, app.links.public_url + OIDC_CALLBACK)
 
 
 def _control(app: Holdfast) -> Control:
@@ -107,9 +134,9 @@ def _control(app: Holdfast) -> Control:
 def _api_routes(context: SiteContext, live: LiveUpdates, streams: StreamEndpoint) -> list[BaseRoute]:
     return [
         Route(f"{PREFIX}/openapi.json", _openapi(context), name="openapi"),
-        Route(f"{PREFIX}/live", live.runs, name="live"),
-        Route(f"{PREFIX}/runs/{{id}}/live", live.run, name="live_run"),
-        Route(f"{PREFIX}/runs/{{id}}/stream", streams.stream, name="stream_run"),
+        Route(PREFIX + LIVE.path, live.runs, name=LIVE.name),
+        Route(PREFIX + LIVE_RUN.path, live.run, name=LIVE_RUN.name),
+        Route(PREFIX + STREAM_RUN.path, streams.stream, name=STREAM_RUN.name),
         Route("/metrics", _metrics(context), name="metrics"),
         *(route(context, operation) for operation in OPERATIONS),
     ]
@@ -119,7 +146,7 @@ def _openapi(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             authorize(await context.threads.run(context.authenticator.authenticate, request), "read")
-            return json_response(document(OPERATIONS, request.scope.get("root_path", "")))
+            return json_response(document(OPERATIONS, STREAMS, request.scope.get("root_path", "")))
         except Exception as error:
             return error_response(error, request)
 

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Retry, SyncContext
+from tests.support.culprits import hold_gil
 from tests.support.ledger import Ledger
 
 app = Holdfast()
@@ -42,3 +43,14 @@ def read_input() -> str:
     return subprocess.run(
         [sys.executable, "-c", "print(repr(input()))"], capture_output=True, check=False
     ).stderr.decode()
+
+
+@app.task(name="freeze", retry=Retry(max_attempts=1), max_crashes=0)
+def freeze(ctx: SyncContext, seconds: float) -> None:
+    ctx.transaction(write_and_freeze, seconds)
+
+
+def write_and_freeze(_connection: object, seconds: float) -> None:
+    """Hold the GIL in the middle of a write transaction."""
+    ledger.write("frozen", os.getpid())
+    hold_gil(seconds)

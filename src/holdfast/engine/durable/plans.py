@@ -401,22 +401,29 @@ class OperationPlans:
         tenant, name = self.claim.tenant, operation.event
         target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
-        result = await self.wait_for_outcome(
-            executor,
-            self.history.next_key(operation.base),
-            on_event,
-            kind="event",
-            target=target,
-            tenant=tenant,
-            name=name,
-            delay=operation.timeout,
-        )
-        what = f"event {name!r}"
-        try:
+        key, what, set_aside = self.history.next_key(operation.base), f"event {name!r}", None
+        while True:
+            result = await self.wait_for_outcome(
+                executor,
+                key,
+                on_event,
+                kind="event",
+                target=target,
+                tenant=tenant,
+                name=name,
+                delay=operation.timeout,
+                set_aside=set_aside,
+            )
             text = self.payload(result, PayloadContext("event", tenant, None, name), what)
-            return decode_value(text, operation.type or Any)
-        except PayloadError as error:
-            raise unexpected_payload(what, error) from error
+            try:
+                return decode_value(text, operation.type or Any)
+            except PayloadError as error:
+                if self.replay_only:
+                    raise unexpected_payload(what, error) from error
+                reason = str(error)
+            set_aside = result.outcome.value
+            await executor.write(commands.SetAsideCommand(self.run_token, key, reason, name))
+            log.event_set_aside(self.claim.id, executor.task.name, self.claim.attempt, name, reason)
 
     async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
         context = message_context(self.claim.tenant, self.claim.id, operation.topic)

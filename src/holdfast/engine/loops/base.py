@@ -83,6 +83,11 @@ class Loop(ABC):
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last tick raised an exception."""
+        return self._failed_ticks > 0
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._woken.clear()

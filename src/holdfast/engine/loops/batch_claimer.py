@@ -16,6 +16,9 @@ from holdfast.engine.runner import Runner
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 
+EMPTY_CLAIM_INTERVAL_S = 0.05
+"""How often lanes of batches in which nothing was ready are claimed while the worker claims other runs."""
+
 
 class BatchCollector:
     """Claimed attempts that wait for others of their batch."""
@@ -90,9 +93,15 @@ class BatchClaimer:
         self.is_draining = False
         """Whether a batch starts as soon as nothing more is ready for it."""
         self.collected = BatchCollector()
+        self._claim_at = 0.0  # when a busy worker claims again
 
-    def claim(self, session: Session) -> bool:
-        """Claim runs for batches and start those that are full; return whether there were any."""
+    def claim(self, session: Session, *, is_busy: bool) -> bool:
+        """Claim runs for batches and start those that are full; return whether there were any.
+
+        `is_busy`: the worker claims other runs without pauses. Lanes that were empty are then claimed at intervals.
+        """
+        if is_busy and not self.is_draining and time.monotonic() < self._claim_at:
+            return False
         found = 0
         began = time.time_ns()
         for lane in self._lanes.batched:
@@ -112,6 +121,7 @@ class BatchClaimer:
                 found += len(attempts)
                 self.collected.add(attempts)
                 self.start_due(session)
+        self._claim_at = 0.0 if found else time.monotonic() + EMPTY_CLAIM_INTERVAL_S
         if not found and self.is_draining:
             self.start_due(session, everything=True)
         return bool(found)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Any, Self
 
 from holdfast.engine.attempt import Attempt, Session, SlotPool, WorkerState, new_attempts
 from holdfast.engine.durable.history import load_history
@@ -26,7 +27,8 @@ from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import StoreError
 from holdfast.store import Claim, Store
 from holdfast.store.claims import claim_size
-from holdfast.store.module import Tx
+from holdfast.store.module import MAX_COMMIT_CLAIM_RUNS, Tx
+from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
 MAX_IDLE_POLL_INTERVAL_S = 4.0
@@ -40,10 +42,10 @@ MAX_CONTENDED_PAUSE_S = 0.04
 MAX_BACKLOG_WRITES = 2000
 """With more unwritten ends and checkpoints, the worker claims nothing."""
 BACKLOG_PAUSE_S = 0.01
-MAX_COMMIT_CLAIM_RUNS = 8
-"""More runs than this that become ready with one commit are left to the claimer, which claims while others commit."""
 MAX_COMMIT_CLAIM_WAIT_S = 0.002
 """How long a commit waits for the claimer's own claim: a claim with the commit saves more than that."""
+MAX_LAST_CLAIM_S = 0.2
+"""How long a stop waits for the claim in a client's commit; a later one is released with the session."""
 SMALL_CLAIM_DIVISOR = 16
 SATURATED_PAUSE_S = 0.005
 """While the queue is longer than the free slots, a claim for less than 1/`SMALL_CLAIM_DIVISOR` of all slots is delayed
@@ -67,6 +69,8 @@ class CommitClaim:
         self.began_ns = time.time_ns()
         self.is_complete = False
         """Whether the transaction left no run ready that this worker could claim. Known after `claims` was called."""
+        self.claimed = 0
+        """How many runs it has claimed. Known after `claims` was called."""
         self._wanted = 0
         self._claimed: Callable[[], list[Claim]] = list
         self._store = store
@@ -84,9 +88,41 @@ class CommitClaim:
     def claims(self) -> list[Claim]:
         """Return what was claimed. Call it once, after the commit."""
         claims = self._claimed()
+        self.claimed = len(claims)
         if self._wanted:
             self.is_complete = len(claims) < claim_size(self._wanted) and not self._leaves_lanes
         return claims
+
+
+class ClientClaim:
+    """A claim in the transaction in which a client of this process makes runs ready."""
+
+    def __init__(self, claimer: Claimer, session_id: str) -> None:
+        self.session_id = session_id
+        self._claimer = claimer
+        self._claim: CommitClaim | None = None
+        self._tx: Tx | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, tx: Tx) -> None:
+        self._tx = tx
+        if self._claim is None and 0 < tx.ready_runs <= MAX_COMMIT_CLAIM_RUNS:
+            self._claim = self._claimer.begin_commit_claim(self.session_id, wait_s=0.0)
+        if self._claim is not None:
+            self._claim(tx)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        claim, tx = self._claim, self._tx
+        if claim is None or tx is None:
+            return
+        try:
+            self._claimer.end_commit_claim(claim, is_committed=error is None)
+        except Exception:  # the client's transaction has succeeded, and the claimed runs are released
+            log.loop_failed(self._claimer.name)
+        if claim.is_complete and claim.claimed >= tx.ready_runs:
+            tx.ready_runs = 0  # nothing is left for which a claimer has to be woken
 
 
 class Claimer(Loop):
@@ -189,7 +225,8 @@ class Claimer(Loop):
             attempts = self._claimed = []
             self._claim_and_load(session, free)
             all_started = not attempts or self._start(attempts)
-            found_batched = self.batches.claim(session) if self._lanes.batched else False
+            is_busy = bool(attempts) and not was_notified
+            found_batched = self.batches.claim(session, is_busy=is_busy) if self._lanes.batched else False
         if not attempts:
             return self._claimed_no_slots(session, was_notified, found_batched=found_batched)
         if is_poll:
@@ -265,7 +302,18 @@ class Claimer(Loop):
 
     # Claims of the committer
 
-    def begin_commit_claim(self, session: str) -> CommitClaim | None:
+    def client_claim(self) -> ClientClaim | None:
+        """Let a client of this process claim in its transaction what that makes ready, like the committer in its own.
+
+        None while this worker has more runs than such a claim may take: then the client is one of many, and the claimer
+        claims for all of them at once.
+        """
+        session = self._state.session
+        if session is None or len(self._state) > MAX_COMMIT_CLAIM_RUNS or self._stopping.is_set():
+            return None
+        return ClientClaim(self, session.id)
+
+    def begin_commit_claim(self, session: str, wait_s: float = MAX_COMMIT_CLAIM_WAIT_S) -> CommitClaim | None:
         """Let the committer claim in its transaction; None if this claimer has to decide. Then call `end_commit_claim`.
 
         If this claimer is claiming for too long, the claim takes no runs, but still tells whether any are left ready.
@@ -278,7 +326,7 @@ class Claimer(Loop):
             return None
         if not lanes.has_plain_order:
             return None
-        if not self._claiming.acquire(timeout=MAX_COMMIT_CLAIM_WAIT_S):
+        if not self._claiming.acquire(timeout=wait_s):
             return CommitClaim(self._store, current, lanes.ordinary, 0)
         pools = self._runner.pools
         open_pools: list[SlotPool | None] = [pool for pool in pools.values() if pool.free() > 0] or [None]
@@ -482,6 +530,8 @@ class Claimer(Loop):
     def stop(self, timeout: float | None = None) -> None:
         """Claim nothing more, execute incomplete batches, and let other workers be notified instead of this one."""
         super().stop(timeout)
+        if self._claiming.acquire(timeout=MAX_LAST_CLAIM_S):  # after the last claim of a client
+            self._claiming.release()
         if not self.running:
             self.batches.start_due(None, everything=True)
         session, self._idle_session = self._idle_session, None

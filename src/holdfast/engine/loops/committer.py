@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, repeat
 from logging import DEBUG
@@ -123,7 +123,7 @@ class Committer(Loop):
         queue: WriteQueue,
         claims: CommitClaims,
         on_failed: Callable[[str], None],
-        on_commit: Callable[[Sequence[str], Collection[str], bool, bool], None],
+        on_commit: Callable[[Mapping[str, AttemptEnd | None], Collection[str], bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
         on_suspended: Callable[[Attempt], None],
         on_rejected: Callable[[Attempt], None],
@@ -141,7 +141,7 @@ class Committer(Loop):
         self._on_rejected = on_rejected
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable: list[PendingWrite | PendingLogs | Attempt] = []  # writes of this batch, and ended attempts
-        self._ended_runs: list[str] = []  # runs that ended in this batch
+        self._ended_runs: dict[str, AttemptEnd | None] = {}  # runs that ended in this batch, and how, if that is known
         self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
         self._streaming_runs: set[str] = set()  # runs that wrote chunks in this batch
         self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
@@ -185,7 +185,7 @@ class Committer(Loop):
 
         Most commits only record steps.
         """
-        ended, self._ended_runs = self._ended_runs, []
+        ended, self._ended_runs = self._ended_runs, {}
         left_ready, self._left_ready = self._left_ready, False
         affected_others, self._affected_others = self._affected_others, False
         if ended or affected_others:
@@ -376,8 +376,11 @@ class Committer(Loop):
                 self.ended_attempts += 1
             else:
                 self._accepted(attempt, end)
-        self._ended_runs += [end.id for end in reports if end.state in FINAL_STATES]
-        self._ended_runs += recorded.other_ends
+        if all_accepted:
+            self._ended_runs.update((end.id, end) for end in reports if end.state in FINAL_STATES)
+        else:
+            self._ended_runs.update((end.id, None) for end in reports if end.state in FINAL_STATES)
+        self._ended_runs.update(dict.fromkeys(recorded.other_ends))
         for graph in recorded.failed_graphs:
             self._on_failed(graph)
         # An attempt whose code is still running stays claimed until it is released.
@@ -406,7 +409,7 @@ class Committer(Loop):
         except Exception as error:
             self._write_ends_bisecting(self._write_crashes, session, ends, error)
             return
-        self._ended_runs += failed
+        self._ended_runs.update(dict.fromkeys(failed))
         for run in failed:
             self._on_failed(run)
         for attempt, end in ends:
@@ -456,7 +459,7 @@ class Committer(Loop):
             log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info, **attempt.log_fields())
             recorded = EndedClaims()  # the next heartbeat finds the run and releases it
         self._durable.append(attempt)
-        self._ended_runs += [failed.id, *recorded.other_ends]
+        self._ended_runs.update(dict.fromkeys([failed.id, *recorded.other_ends]))
         self._state.remove([] if end.still_running else [attempt])
         for graph in recorded.failed_graphs:
             self._on_failed(graph)

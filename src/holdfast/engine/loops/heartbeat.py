@@ -132,6 +132,8 @@ class Heartbeat(Loop):
         self._unknown: set[tuple[str, int]] = set()
         self._cancellation = CancellationPoller(store, state, runner)
         self._renew_at = 0.0  # monotonic; stays in the past while renewals fail
+        self.on_missed_renewal: Callable[[], None] = lambda: None
+        """Called for each renewal that fails, or that comes so late that the next one would be due."""
 
     def tick(self) -> float:
         self._freezes.record_progress()
@@ -149,7 +151,13 @@ class Heartbeat(Loop):
         if session is None:
             self._open()
         else:
-            self._renew(session)
+            if self._renew_at and not self.is_failing and started_at - self._renew_at > self._lease / 3:
+                self.on_missed_renewal()
+            try:
+                self._renew(session)
+            except StoreUnavailable:
+                self.on_missed_renewal()
+                raise
         self._renew_at = started_at + self._lease / 3
 
     def renew_soon(self) -> None:
@@ -173,6 +181,7 @@ class Heartbeat(Loop):
         sent_at = time.monotonic()
         if not self._store.sessions.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
             session.excused = sent_at < session.valid_until  # sent in time, so the database answered late
+            self.on_missed_renewal()
             self._lose_session(session, "its lease expired")
             self.wake()
             return
@@ -229,6 +238,7 @@ class LeaseGuard(Loop):
         freezes: FreezeDetector,
         lose_session: Callable[[Session, str], None],
         stall_handler: StallHandler,
+        report_progress: Callable[[], None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -237,9 +247,11 @@ class LeaseGuard(Loop):
         self._freezes = freezes
         self._lose_session = lose_session
         self._stall_handler = stall_handler
+        self._report_progress = report_progress
 
     def tick(self) -> float:
         self._freezes.record_progress()
+        self._report_progress()
         self._store.database.abort_stuck_calls(self._lease / 3)
         self._store.database.close_unused(CLOSE_UNUSED_AFTER_S)
         session = self._state.session

@@ -53,6 +53,8 @@ class KnownLanes:
         self.all_need_threads = False
         """Whether all tasks of the code run in threads."""
         self.limited: frozenset[int] = frozenset()
+        self.has_plain_order = True
+        """Whether one claim without limits can serve all lanes."""
         self.queues: dict[int, str] = {}
         self.pools: dict[int, SlotPool] = {}
         """Where the runs of each lane get their slots; empty if no queue of the worker has slots of its own."""
@@ -108,6 +110,7 @@ class KnownLanes:
         others = lanes if not self.batched else [lane for lane in lanes if lane not in self.batched]
         self.ordinary = [lane for lane in others if self.tasks[lane].declaration.run_in != "process"]
         self.threads = frozenset(lane for lane in others if self.tasks[lane].uses_threads)
+        self.has_plain_order = not (self.limited or self.processes or self.batched or self.own_order)
 
     def _choose_claimable(self) -> list[int]:
         """Return the lanes to claim from: all, or of very many those with ready runs, the most urgent first."""
@@ -142,11 +145,6 @@ class KnownLanes:
         self._claimed_at.update(dict.fromkeys((claim.lane for claim in claims), time.monotonic()))
         if self._later and len(claims) < wanted:
             self._set_claimable(self._next_lanes())
-
-    @property
-    def has_plain_order(self) -> bool:
-        """Whether one claim without limits can serve all lanes."""
-        return not (self.limited or self.processes or self.batched or self.own_order)
 
     def by_order(self, lanes: Iterable[int]) -> list[list[int]]:
         """Group lanes so that the turns of runs can be compared within a group.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
-from holdfast.store.module import ClientCommitCallback
+from holdfast.store.module import ClientClaims, ClientCommitCallback
 
 MAX_WAIT_S = 1.0
 
@@ -20,17 +20,26 @@ class CommitListener(Loop):
     name = "listener"
 
     def __init__(
-        self, store: Store, channel: str, on_commit: Callable[[], None], on_client_commit: ClientCommitCallback
+        self,
+        store: Store,
+        channel: str,
+        on_commit: Callable[[], None],
+        on_client_commit: ClientCommitCallback,
+        client_claim: ClientClaims,
     ) -> None:
         super().__init__()
         self._store = store
         self._listener = store.database.change_listener(channel=channel)
         self._on_commit = on_commit
         self._on_client_commit = on_client_commit
-        self._unsubscribe: Callable[[], None] = lambda: None
+        self._client_claim = client_claim
+        self._subscribed: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        self._unsubscribe = self._store.on_client_commit(self._on_client_commit)
+        self._subscribed = [
+            self._store.on_client_commit(self._on_client_commit),
+            self._store.claim_for_clients(self._client_claim),
+        ]
         super().start()
 
     def tick(self) -> float:
@@ -39,7 +48,8 @@ class CommitListener(Loop):
         return 0.0
 
     def stop(self, timeout: float | None = None) -> None:
-        self._unsubscribe()
+        for unsubscribe in self._subscribed:
+            unsubscribe()
         self._stopping.set()
         self._listener.interrupt()
         super().stop(timeout)

@@ -6,6 +6,8 @@ import random
 import time
 
 from holdfast.engine.loops.base import Loop
+from holdfast.model.clock import to_micros
+from holdfast.model.keep import DEFAULT_KEEP_AUDIT
 from holdfast.store import Store
 from holdfast.store.module import MAX_BATCH_ROWS
 from holdfast.store.stats import MAX_MINUTES_PER_PASS
@@ -18,6 +20,7 @@ MAX_PRUNE_PAUSE_S = 0.1
 LARGE_BATCH_RUNS = 4000
 """How many runs a batch deletes while more have expired than one batch can delete. Larger batches need fewer
 round trips, which are assumed, not measured, to take about half of the time with 500 runs a batch."""
+KEEP_AUDIT_MICROS = to_micros(DEFAULT_KEEP_AUDIT, "keep_audit")
 CATCH_UP_INTERVAL_S = 1.0
 """The interval between portions while statistics lag behind."""
 
@@ -27,7 +30,7 @@ def _jittered(interval_s: float) -> float:
 
 
 class Pruner(Loop):
-    """Deletes finished runs, events, messages and keys whose retention has expired, and unused counters of limits.
+    """Deletes finished runs, events, messages, keys and audit entries whose retention has expired, and unused counters.
 
     It deletes runs in batches. On PostgreSQL, batches are larger while more runs have expired, and follow each other
     without a pause, so that it keeps up with tens of thousands of runs per second. On SQLite, where a batch keeps
@@ -36,10 +39,13 @@ class Pruner(Loop):
 
     name = "pruner"
 
-    def __init__(self, store: Store, keep_events: int, keep_keys: int | None = None) -> None:
+    def __init__(
+        self, store: Store, keep_events: int, keep_audit: int = KEEP_AUDIT_MICROS, keep_keys: int | None = None
+    ) -> None:
         super().__init__()
         self._store = store
         self._keep_events = keep_events
+        self._keep_audit = keep_audit
         self._keep_keys = keep_keys
         self._batches = 0  # of this pass
         self._others_at = 0.0  # when what isn't a run is pruned, even if more runs have expired
@@ -70,6 +76,7 @@ class Pruner(Loop):
         self._pruned_events += events
         more = retention.prune_topics(self._keep_events) or more
         more = retention.prune_limits() or more
+        more = self._store.audit.prune(self._keep_audit) or more
         more = retention.prune_expired_keys() or more
         if self._keep_keys is not None:
             more = retention.prune_keys(self._keep_keys) or more

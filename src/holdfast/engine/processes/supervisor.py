@@ -3,6 +3,9 @@
 It has one thread and one selector, which wakes for a signal, for output of a process, or when something is due. The
 processes are fresh interpreters, never forks. They notice the death of the supervisor (see `supervisor_link.py`) and
 stop by themselves.
+
+A process whose threads stand still, because a run holds the GIL, can't release the write lock of a SQLite file. All
+other writers wait for it, and would lose their leases. So the supervisor kills it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeAlias
 
-from holdfast.engine.processes.supervisor_link import ENDED, READY, SESSION, STOP, LineReader
+from holdfast.database.held_locks import held_write_lock
+from holdfast.engine.processes.supervisor_link import ALIVE, ENDED, READY, SESSION, STOP, LineReader
 from holdfast.telemetry import log
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -28,6 +32,10 @@ FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 HANDLED_SIGNALS = (*STOP_SIGNALS, *FORWARDED_SIGNALS, signal.SIGTSTP, signal.SIGCHLD)
 UNCLEAN_STOP_EXIT_CODE = 1
 MAX_LINE_BYTES = 64 * 1024
+FREEZE_CHECKS = 8
+"""How often the supervisor looks at a process within the time after which its silence means that it is frozen."""
+START_CHECK_S = 1.0
+"""How often it looks while no process has reported yet."""
 
 ShowLines: TypeAlias = Callable[[int, list[bytes]], None]
 """Shows whole lines of the worker with that number."""
@@ -107,6 +115,11 @@ class WorkerProcess:
         self.output = OutputReader(number, readable, show)
         self._ready = False
         self._session: str | None = None
+        self._heard_at = 0.0
+        self.silence_s: float | None = None
+        """After how much silence the process is frozen; None if it hasn't said so yet."""
+        self.was_blocking = False
+        """Whether the process was frozen with a write lock at the last check."""
 
     @property
     def ready(self) -> bool:
@@ -129,6 +142,18 @@ class WorkerProcess:
                         self._ready = True
                     elif word == SESSION:
                         self._session = rest
+                    elif word == ALIVE:
+                        self._heard_at, self.silence_s = time.monotonic(), float(rest)
+
+    def is_frozen(self) -> bool:
+        """Return whether the process has reported no progress for as long as it said."""
+        self._read()
+        return self.silence_s is not None and time.monotonic() - self._heard_at > self.silence_s
+
+    def restart_silence(self) -> None:
+        """Count the silence of the process from now on."""
+        self._read()
+        self._heard_at = time.monotonic()
 
     def request_stop(self) -> None:
         """Ask the worker to finish within its grace period; the second call ends the grace period."""
@@ -234,6 +259,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._signals: deque[int] = deque()
         self._kill_at: float | None = None  # set while stopping
+        self._freeze_check_at = 0.0
+        self._freeze_check_s = START_CHECK_S
         self._exit_code = 0
 
     def run(self) -> int:
@@ -262,6 +289,7 @@ class Supervisor:
             self._handle_signal(self._signals.popleft())
         for slot in self._slots:
             self._check(slot)
+        self._kill_blocking()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_late()
 
@@ -272,6 +300,8 @@ class Supervisor:
         if self._kill_at is not None:
             return max(self._kill_at - time.monotonic(), 0.0)
         due = [slot.start_at for slot in self._slots if slot.process is None]
+        if self._alive():
+            due.append(self._freeze_check_at)
         return max(min(due) - time.monotonic(), 0.0) if due else None
 
     # Starting and restarting
@@ -328,6 +358,27 @@ class Supervisor:
             return
         slot.start_at = now + slot.pause(self._policy)
         log.child_died(slot.number, process.pid, slot.last_session, describe_exit(code), slot.pause(self._policy))
+
+    def _kill_blocking(self) -> None:
+        """Kill processes that are frozen while they hold the write lock of a SQLite file, at two checks in a row.
+
+        If the supervisor itself was delayed, its processes may have been, too, and all of them get time to report.
+        """
+        now = time.monotonic()
+        if now < self._freeze_check_at:
+            return
+        was_delayed = now > self._freeze_check_at + self._freeze_check_s
+        for process in self._alive():
+            if was_delayed:
+                process.restart_silence()
+            held = held_write_lock(process.pid) if process.is_frozen() else None
+            if held is not None and process.was_blocking:
+                log.blocking_child_killed(process.number, process.pid, held)
+                process.signal_group(signal.SIGKILL)
+            process.was_blocking = held is not None
+        limits = [process.silence_s for process in self._alive() if process.silence_s is not None]
+        self._freeze_check_s = min(limits) / FREEZE_CHECKS if limits else START_CHECK_S
+        self._freeze_check_at = now + self._freeze_check_s
 
     def _outputs(self) -> list[OutputReader]:
         return [key.data for key in self._selector.get_map().values() if isinstance(key.data, OutputReader)]

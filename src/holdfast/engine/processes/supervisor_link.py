@@ -11,6 +11,7 @@ inherit it and read the lines.)
 | `ended SESSION` | supervisor | the process of this session has ended: recover its runs now |
 | `ready` | worker | the worker has started |
 | `session SESSION` | worker | the session that this process is about to open |
+| `alive SECONDS` | worker | its threads run; without another such line within these seconds, it is frozen |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ STOP = "stop"
 ENDED = "ended"
 READY = "ready"
 SESSION = "session"
+ALIVE = "alive"
 MAX_READ_BYTES = 4096
 
 
@@ -81,6 +83,10 @@ class SupervisorLink:
     def report_session(self, session: str) -> None:
         """Report to the supervisor which session this process is about to open."""
         self._send(f"{SESSION} {session}")
+
+    def report_alive(self, silence_s: float) -> None:
+        """Report to the supervisor that this process's threads run, and after how much silence it is frozen."""
+        self._send(f"{ALIVE} {silence_s:g}")
 
     def _send(self, line: str) -> None:
         with suppress(OSError):

@@ -36,7 +36,7 @@ from holdfast.integrations.django.connections import (
 )
 from holdfast.integrations.django.stores import DjangoStore, InvalidStore
 from holdfast.integrations.django.test_databases import remember_databases, runs_tests
-from holdfast.model.keep import Keep
+from holdfast.model.keep import DEFAULT_KEEP_AUDIT, Keep
 from holdfast.model.run import RunInfo
 
 TARGET = f"{__package__}:app"
@@ -45,6 +45,7 @@ TARGET = f"{__package__}:app"
 _TYPES: dict[str, tuple[type, ...]] = {
     "APP": (str,), "URL": (str,), "DATABASE": (str,), "SCHEMA": (str,), "NAME": (str,), "MIGRATE": (bool,),
     "INCLUDE": (list, tuple), "KEEP": (Keep, timedelta, int, float), "KEEP_KEYS": (timedelta, int, float, NoneType),
+    "KEEP_AUDIT": (timedelta, int, float),
     "KEEP_EVENTS": (timedelta, int, float, NoneType), "SECRET": (str, list, tuple), "PUBLIC_URL": (str,),
 }  # fmt: skip
 
@@ -133,6 +134,7 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
         "include": [*setting.get("INCLUDE", ()), *task_modules()],
         "keep": setting.get("KEEP", Keep()),
         "keep_events": setting.get("KEEP_EVENTS"),
+        "keep_audit": setting.get("KEEP_AUDIT", DEFAULT_KEEP_AUDIT),
         "keep_keys": setting.get("KEEP_KEYS"),
         "secret": setting.get("SECRET"),
         "public_url": setting.get("PUBLIC_URL"),

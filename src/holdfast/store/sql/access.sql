@@ -41,12 +41,13 @@ on conflict (id) do nothing
 -- name: find_login
 -- Find a valid login with its token, and whether its last request was recorded more than a minute ago.
 --
--- A login of $HOLDFAST_TOKEN has no row in tokens; its id starts with "env.", which no token's id does.
+-- A login of $HOLDFAST_TOKEN, or with an identity provider, has no row in tokens; its id starts with "env." or "oidc.",
+-- which no token's id does.
 select s.token, case when s.seen_at < {now} - 60000000 then 1 else 0 end,
     t.id, t.hash, t.name, t.may, t.tenant, t.created_at, t.revoked_at, t.roles, t.tasks, t.queues, t.max_priority, t.expires_at, t.used_at
 from {schema}logins s left join {schema}tokens t on t.id = s.token
 where s.id = cast(:id as text) and s.expires_at > {now} and s.seen_at > {now} - cast(:idle as bigint)
-and (substr(s.token, 1, 4) = 'env.' or (t.id is not null and t.revoked_at is null and coalesce(t.expires_at > {now} and t.expires_at <= 400000000000000000, true)))
+and (substr(s.token, 1, 4) = 'env.' or substr(s.token, 1, 5) = 'oidc.' or (t.id is not null and t.revoked_at is null and coalesce(t.expires_at > {now} and t.expires_at <= 400000000000000000, true)))
 
 -- name: touch_login
 -- Record that a login is in use.

@@ -2,6 +2,11 @@
 -- Lock the session's row and check that its lease is valid. Notifications of this transaction skip the session itself.
 select 1, {acting_session(:session)} from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 
+-- name: act_for_session
+-- only: postgres
+-- Let notifications of this transaction skip the session, which claims in it.
+select {acting_session(:session)}
+
 -- name: end_attempts
 -- only: postgres
 -- End attempts (done, failed or retrying), each with its history row, if they still hold the run's fence.

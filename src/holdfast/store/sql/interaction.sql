@@ -67,7 +67,7 @@ where run = cast(:run as {uuid}) and ask is not null and answered_at is null
 order by n limit cast(:size as bigint)
 
 -- name: forget_answers
--- Delete asks of locked runs that were answered long ago.
+-- Delete asks that were answered long ago.
 delete from {schema}messages where run {among(:rows, id uuid)} and ask is not null and answered_at < {now} - cast(:age as bigint)
 
 -- name: forget_unread_asks

@@ -1,3 +1,15 @@
+-- name: newest_runs
+-- Read the newest runs between two ids.
+select id from {schema}runs
+where id < cast(:before as {uuid}) and id > cast(:behind as {uuid}) order by id desc limit {limit}
+
+-- part: contains
+(octet_length(t.args) <= 8192 and substr(t.args, 1, 1) <> '~'
+    and (lower(t.args) like lower(cast(:search as text)) escape '!' or lower(t.args) like lower(cast(:named as text)) escape '!')
+    or t.tags is not null and lower(t.tags) like lower(cast(:search as text)) escape '!'
+    or t.options is not null and lower(t.options) like lower(cast(:search as text)) escape '!'
+    or t.error is not null and lower(t.error) like lower(cast(:search as text)) escape '!')
+
 -- name: filter_runs
 -- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
 select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
@@ -24,12 +36,27 @@ and (cast(:paused as int) is null or r.finished_at is null
     and (select d.paused_at from {schema}runs d where d.id = r.id) is not null)
 and (cast(:lanes as text) is null or (select d.lane from {schema}runs d where d.id = r.id) in (
     select cast(each.value as bigint) from {each_text(:lanes)}))
+and (cast(:top_level as int) is null or r.parent is null)
+and (cast(:search as text) is null or (select 1 from {schema}runs t where t.id = r.id and {part(contains)}) = 1)
 order by r.id desc limit cast(:size as bigint)
 
--- name: newest_runs
--- Read the newest runs between two ids.
-select id from {schema}runs
-where id < cast(:before as {uuid}) and id > cast(:behind as {uuid}) order by id desc limit {limit}
+-- name: scan_runs
+-- Scan the newest runs between two ids: how many there are, how many have arguments that can't be searched, the lowest
+-- id, and the ids of those that match, as a JSON array.
+--
+-- The limit is inside, so that the number of rows that are read is bounded, however few match.
+select count(*), coalesce(sum(s.hidden), 0), min(cast(s.id as text)), {id_list(s.id, s.matches = 1)} from (
+    select t.id, case when octet_length(t.args) > 8192 or substr(t.args, 1, 1) = '~' then 1 else 0 end as hidden,
+        case when (cast(:top_level as int) is null or t.parent is null)
+            and (cast(:search as text) is null or {part(contains)}) then 1 else 0 end as matches
+    from {schema}runs t
+    where t.id < cast(:before as {uuid}) and t.id > cast(:behind as {uuid}) order by t.id desc limit {limit}
+) s
+
+-- name: count_hidden_args
+-- Count those of these runs whose arguments can't be searched.
+select count(*) from {schema}runs r
+where r.id {among(:rows, id uuid)} and (octet_length(r.args) > 8192 or substr(r.args, 1, 1) = '~')
 
 -- name: newest_unsuccessful
 -- Read the newest runs that ended in one unsuccessful state.
@@ -60,6 +87,65 @@ select run from {schema}metadata
 where cast(name || ' ' || substr(value, 1, 100) as text) = cast(:term as text)
 and cast(coalesce(run, run) as {uuid}) < cast(:before as {uuid}) and cast(coalesce(run, run) as {uuid}) > cast(:behind as {uuid})
 order by cast(coalesce(run, run) as {uuid}) desc limit {limit}
+
+-- name: newest_with_tags
+-- Read the newest runs whose list of tags is this one, or starts like it.
+select id from {schema}runs
+where tags is not null and cast(substr(tags, 1, 200) as text) = cast(:tags as text)
+and cast(coalesce(id, id) as {uuid}) < cast(:before as {uuid}) and cast(coalesce(id, id) as {uuid}) > cast(:behind as {uuid})
+order by cast(coalesce(id, id) as {uuid}) desc limit {limit}
+
+-- name: tag_lists
+-- Read the different lists of tags, or their starts: one look into the index for each.
+with recursive lists (tags) as (
+    select (
+        select cast(substr(r.tags, 1, 200) as text) from {schema}runs r
+        where r.tags is not null and cast(substr(r.tags, 1, 200) as text) > ''
+        order by cast(substr(r.tags, 1, 200) as text) limit 1
+    )
+    union all
+    select (
+        select cast(substr(r.tags, 1, 200) as text) from {schema}runs r
+        where r.tags is not null and cast(substr(r.tags, 1, 200) as text) > l.tags
+        order by cast(substr(r.tags, 1, 200) as text) limit 1
+    ) from lists l where l.tags is not null
+)
+select l.tags from lists l where l.tags is not null limit {limit}
+
+-- name: some_with_metadata_value
+-- Read the newest runs with a metadata value, whatever its name, or with one that starts like it.
+select run, value from {schema}metadata
+where cast(substr(value, 1, 100) as text) = cast(:value as text)
+order by cast(coalesce(run, run, run) as {uuid}) desc limit {limit}
+
+-- name: oldest_runs
+-- Read the oldest runs between two ids.
+select id from {schema}runs
+where id > cast(:behind as {uuid}) and id < cast(:before as {uuid}) order by id limit {limit}
+
+-- name: newest_finished
+-- Read the runs that finished last before a position: a time and an id.
+select id, finished_at from {schema}runs
+where finished_at > 0 and finished_at >= coalesce(cast(:finished_from as bigint), 0)
+and (finished_at, id) < (cast(:at as bigint), cast(:id as {uuid})) order by finished_at desc, id desc limit {limit}
+
+-- name: oldest_finished
+-- Read the runs that finished first after a position.
+select id, finished_at from {schema}runs
+where finished_at > 0 and finished_at >= coalesce(cast(:finished_from as bigint), 0)
+and (finished_at, id) > (cast(:at as bigint), cast(:id as {uuid})) order by finished_at, id limit {limit}
+
+-- name: last_due
+-- Read the scheduled runs that are due last, before a position.
+select id, due_at from {schema}runs
+where state = 'scheduled' and (due_at, id) < (cast(:at as bigint), cast(:id as {uuid}))
+order by due_at desc, id desc limit {limit}
+
+-- name: next_due
+-- Read the scheduled runs that are due first, after a position.
+select id, due_at from {schema}runs
+where state = 'scheduled' and (due_at, id) > (cast(:at as bigint), cast(:id as {uuid}))
+order by due_at, id limit {limit}
 
 -- name: some_ready
 -- Read ready runs, in no particular order.

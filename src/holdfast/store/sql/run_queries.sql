@@ -185,6 +185,20 @@ where (cast(:after as {uuid}) is null or r.id > cast(:after as {uuid}))
 and (cast(:task as text) is null or l.task = :task)
 order by r.id limit cast(:size as bigint)
 
+-- name: list_tenants
+-- Read the first tenants that have a finished run, by name.
+--
+-- The recursion jumps from tenant to tenant in the index instead of reading every run.
+with recursive tenants (tenant, n) as (
+    select min(tenant), 1 from {schema}runs where coalesce(finished_at, 0) > 0 and tenant is not null
+    union all
+    select (
+        select min(r.tenant) from {schema}runs r
+        where coalesce(r.finished_at, 0) > 0 and r.tenant is not null and r.tenant > tenants.tenant
+    ), n + 1 from tenants where tenants.tenant is not null and n < cast(:size as bigint)
+)
+select tenant from tenants where tenant is not null
+
 -- name: count_unfinished_by_task
 -- Count the unfinished runs of each task, whether they were claimed or not. Graphs and gates have no code.
 --

@@ -149,6 +149,18 @@ select w.session, w.name, w.started_at, w.lease_until, w.idle, w.info,
     (select count(*) from {schema}runs r where r.session = w.session), w.status, {clock}
 from {schema}workers w order by w.started_at, w.session
 
+-- name: list_claimed
+-- Read the runs that a session has claimed, or some of those of all sessions, the ones claimed first at the beginning.
+--
+-- Uses the index of owned runs, and reads a bounded number of rows.
+select r.id, l.task, l.queue, r.attempt, coalesce(r.claimed_at, r.created_at), r.session, {clock} from (
+    select id, lane, attempt, claimed_at, created_at, session from {schema}runs
+    where session is not null and (cast(:session as text) is null or session = cast(:session as text))
+    order by session limit cast(:most as bigint)
+) r
+join {schema}lanes l on l.id = r.lane
+order by 5, r.id limit cast(:size as bigint)
+
 -- name: count_claimed
 -- Count the runs that these sessions have claimed, by session, queue and task. Uses the index of owned runs.
 select r.session, l.queue, l.task, count(*) from {schema}runs r join {schema}lanes l on l.id = r.lane

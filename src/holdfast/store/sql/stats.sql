@@ -34,6 +34,13 @@ select at, lane, state, runs, waits, takes from {schema}tallies
 where span = cast(:span as bigint) and at >= cast(:since as bigint) and at < cast(:until as bigint)
 order by at, lane, state
 
+-- name: read_stats_of_lanes
+-- Read the statistics of some lanes.
+select at, lane, state, runs, waits, takes from {schema}tallies
+where span = cast(:span as bigint) and at >= cast(:since as bigint) and at < cast(:until as bigint)
+    and lane {among(:rows, lane bigint)}
+order by at, lane, state
+
 -- name: prune_stats
 -- Delete old statistics.
 delete from {schema}tallies where span = cast(:span as bigint) and at < {now} - cast(:age as bigint)

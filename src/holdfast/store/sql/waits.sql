@@ -89,13 +89,14 @@ returning {schema}events.target
 
 -- name: find_event_waiters
 -- only: postgres
--- Find waiters of these events: one more than are woken at once, to see whether there are more.
+-- Find waiters of these events: one more than are woken at once, to see whether there are more. Without those that have
+-- set the event aside.
 --
 -- By event, because the order of the index would be lost with a list of events: all waiters would be sorted for each
 -- batch that is woken (bench: scale).
 select w.run, w.generation, w.key, w.target from {each(:rows, target text)} cross join lateral (
     select x.run, x.generation, x.key, x.target, x.since from {schema}waits x
-    where x.target = each.target and x.kind = 'event' and x.outcome is null
+    where x.target = each.target and x.kind = 'event' and x.outcome is null and x.pending is null
     order by x.target, x.since limit 501
 ) w
 order by w.target, w.since limit 501
@@ -104,8 +105,18 @@ order by w.target, w.since limit 501
 -- only: sqlite
 -- Find waiters of these events, as on PostgreSQL. SQLite reads a list of events in the order of the index.
 select w.run, w.generation, w.key, w.target from {schema}waits w
-where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
+where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null and w.pending is null
 order by w.target, w.since limit 501
+
+-- name: find_event_set_aside
+-- Find the runs that have set a locked event aside.
+select w.run from {schema}waits w
+where w.target = :target and w.kind = 'event' and w.outcome is null and w.pending is not null
+
+-- name: await_next_emit
+-- Let runs that have set a locked event aside receive the next emit of it.
+update {schema}waits set pending = null
+where target = :target and kind = 'event' and outcome is null and pending is not null
 
 -- name: forget_emit
 -- Forget that a locked event was emitted.
@@ -210,10 +221,11 @@ order by since, length(key), key limit 1
 update {schema}messages set taken_by = cast(:set_aside as text) where run = cast(:run as {uuid}) and taken_by = :taken_by
 returning n, topic
 
--- name: supersede_message
--- Supersede the outcome of a wait for a message, like `supersede_checkpoints`.
+-- name: supersede_outcome
+-- Supersede the outcome of a wait for a message or an event, like `supersede_checkpoints`.
 update {schema}checkpoints set generation = -1 - fence
-where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and kind = 'message'
+where run = cast(:run as {uuid}) and generation = cast(:generation as int) and key = :key and kind in ('message', 'event')
+returning n
 
 -- name: list_set_aside
 -- List the messages of a run that were set aside, without their payloads.

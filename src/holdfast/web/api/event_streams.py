@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.web.responses import new_problem, problem_response
+
+SSE_TYPE = "text/event-stream"
+NDJSON_TYPE = "application/x-ndjson"
+
+
+class StreamParameter(NamedTuple):
+    """A parameter of a request for a stream, and the JSON type of its value."""
+
+    place: Literal["query", "header"]
+    type: Literal["string", "integer"]
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOperation:
+    """A GET of the API whose response is a stream of events. Its path, and what the OpenAPI document says of it."""
+
+    path: str
+    name: str
+    summary: str
+    description: str
+    events: Mapping[str, Any]
+    """The types of the events' data, by the names of the events."""
+    media_types: tuple[str, ...] = (SSE_TYPE,)
+    parameters: Mapping[str, StreamParameter] = field(default_factory=dict)
+    more_responses: Mapping[int, str] = field(default_factory=dict)
+    """Other responses than 200 and problems, by status."""
 
 
 class StreamLimits(NamedTuple):
@@ -87,7 +115,7 @@ class EventStream(StreamingResponse):
         slots: StreamSlots,
         keys: Sequence[str],
         events: AsyncIterator[bytes],
-        media_type: str = "text/event-stream",
+        media_type: str = SSE_TYPE,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(events, media_type=media_type, headers={"x-accel-buffering": "no", **(headers or {})})

@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.model.access import AccessScope
-from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamSlots
+from holdfast.model.run import RunState
+from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamOperation, StreamSlots
 from holdfast.web.auth import Principal, SiteContext, authorize
 from holdfast.web.responses import error_response
 
@@ -32,6 +34,38 @@ STREAM_DURATION_S = 300.0
 KEEPALIVE_INTERVAL_S = 15.0
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class ListChange(msgspec.Struct, frozen=True):
+    """Sent to a page of lists: another version means that the lists have changed."""
+
+    version: str
+
+
+class RunChange(msgspec.Struct, frozen=True):
+    """Sent to the page of a run."""
+
+    id: UUID
+    state: RunState
+    progress: Any
+    version: str
+
+
+LIVE = StreamOperation(
+    path="/live",
+    name="live",
+    summary="Follow changes of the newest runs, queues, gates and workers.",
+    description="`now` comes first, and `changed` with each change. The stream ends after five minutes: connect again.",
+    events={"now": ListChange, "changed": ListChange},
+)
+LIVE_RUN = StreamOperation(
+    path="/runs/{id}/live",
+    name="live_run",
+    summary="Follow the state and the progress of a run.",
+    description="`now` comes first, `changed` with each change, `over` when the run has ended. The stream ends after"
+    " five minutes: connect again.",
+    events={"now": RunChange, "changed": RunChange, "over": RunChange},
+)
 
 
 class LiveUpdates:
@@ -51,7 +85,7 @@ class LiveUpdates:
         def poll(principal: Principal) -> tuple[Any, bool]:
             info = principal.run(self._context.control, self._context.control.runs.parse_id(request.path_params["id"]))
             version = self._context.control.runs.pulse(info.id)
-            return {"id": info.id, "state": info.state, "progress": info.progress, "version": version}, info.final
+            return RunChange(info.id, info.state, info.progress, version), info.final
 
         return await self._respond(request, poll)
 
@@ -59,7 +93,7 @@ class LiveUpdates:
         """Stream changes of the newest runs, queues, gates and workers."""
 
         def poll(principal: Principal) -> tuple[Any, bool]:
-            return {"version": self._version(principal.scope)}, False
+            return ListChange(self._version(principal.scope)), False
 
         return await self._respond(request, poll)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.access import PERMISSIONS, ROLES
+from holdfast.model.access import PERMISSIONS, ROLES, Permission
+from holdfast.web.api.event_streams import StreamOperation
 from holdfast.web.api.operation import PREFIX, Operation
 from holdfast.web.responses import Problem
 
@@ -18,13 +19,16 @@ _PATH_SCHEMAS = {"id": {"type": "string", "format": "uuid"}}
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
-def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
+def document(operations: Sequence[Operation], streams: Sequence[StreamOperation], root: str = "") -> dict[str, Any]:
     """Build the document; `root` is where the site is mounted."""
     types = [kind for each in operations for kind in _types(each)]
+    types += [kind for each in streams for kind in each.events.values()]
     _, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for each in operations:
         paths.setdefault(_PATH_PARAMETER.sub(r"{\1}", each.path), {})[each.method.lower()] = _operation(each)
+    for stream in streams:
+        paths.setdefault(stream.path, {})["get"] = _stream(stream)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -51,12 +55,11 @@ def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
 def _operation(each: Operation) -> dict[str, Any]:
     limits = "a tenant, tasks or queues" if each.all_tenants else "tasks or queues" if each.all_tasks else ""
     scope = f" Not available to tokens that are limited to {limits}." if limits else ""
-    roles = " or ".join(f"`{role}`" for role in ROLES if each.permission in PERMISSIONS[role])
     result: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.summary,
-        "description": f"Requires the role {roles}.{scope}",
-        "parameters": [*_path_parameters(each), *_query_parameters(each)],
+        "description": f"Requires the role {_roles(each.permission)}.{scope}",
+        "parameters": [*_path_parameters(each.path), *_query_parameters(each)],
         "responses": {
             str(each.status): {"description": "Success.", "content": _json_content(_answer_schema(each))},
             "default": {"description": "Error.", "content": _PROBLEM},
@@ -70,6 +73,33 @@ def _operation(each: Operation) -> dict[str, Any]:
         required = any(field.required for field in msgspec.structs.fields(each.body))
         result["requestBody"] = {"required": required, "content": _json_content(_schema(each.body))}
     return result
+
+
+def _stream(each: StreamOperation) -> dict[str, Any]:
+    """Describe a stream. OpenAPI 3.1 has no words for its events: `x-events` has the schemas of their data by name."""
+    events = {name: _schema(kind) for name, kind in each.events.items()}
+    content = {"schema": {"type": "string"}, "x-events": events}
+    parameters = [
+        {
+            "name": name, "in": it.place, "required": False, "description": it.description, "schema": {"type": it.type}
+        }
+        for name, it in each.parameters.items()
+    ]  # fmt: skip
+    return {
+        "operationId": each.name,
+        "summary": each.summary,
+        "description": f"Requires the role {_roles('read')}. {each.description}",
+        "parameters": [*_path_parameters(each.path), *parameters],
+        "responses": {
+            "200": {"description": "A stream of events.", "content": dict.fromkeys(each.media_types, content)},
+            **{str(status): {"description": what} for status, what in each.more_responses.items()},
+            "default": {"description": "Error.", "content": _PROBLEM},
+        },
+    }
+
+
+def _roles(permission: Permission) -> str:
+    return " or ".join(f"`{role}`" for role in ROLES if permission in PERMISSIONS[role])
 
 
 def _types(each: Operation) -> Iterator[Any]:
@@ -94,10 +124,10 @@ def _schema(kind: Any) -> dict[str, Any]:
     return schema
 
 
-def _path_parameters(each: Operation) -> list[dict[str, Any]]:
+def _path_parameters(path: str) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS.get(name, {"type": "string"})}
-        for name in _PATH_PARAMETER.findall(each.path)
+        for name in _PATH_PARAMETER.findall(path)
     ]
 
 

@@ -12,10 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.control import Control
+from holdfast.control.audit import acting
 from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
-from holdfast.web.auth import Principal, SiteContext, authorize
+from holdfast.web.auth import Principal, SiteContext, authorize, client_of
 from holdfast.web.responses import JSON, RequestError, check_decoded_size, error_response, json_response, read_body
 
 PREFIX = "/api/v1"
@@ -88,11 +89,12 @@ def route(context: SiteContext, operation: Operation) -> Route:
             authorize(principal, operation.permission, all_tenants=operation.all_tenants, all_tasks=operation.all_tasks)
             query, body = _query(request, operation), None
             if operation.method == "POST":
-                if principal.method == "cookie":  # the dashboard's own forms post to its pages, not to the API
+                if principal.is_ambient:  # the dashboard's own forms post to its pages, not to the API
                     raise RequestError(403, "the API requires a bearer token for changes, not a login", "no_bearer")
                 body = await _body(request, operation)
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
-            result = await context.threads.run(operation.do, call)
+            with acting(principal.by, "api", client_of(request)):
+                result = await context.threads.run(operation.do, call)
             if operation.follow is not None:
                 result = await operation.follow(call, result)
             if operation.method == "POST":

@@ -258,12 +258,16 @@ def _create_schedule(call: ApiRequest) -> ScheduleInfo:
     if request is None:
         raise RequestError(422, "`task` is missing: name the task that each slot runs", "invalid")
     schedules = call.context.app.schedules
-    return schedules.create(body.name, request, paused=body.paused, by=call.principal.by, **_settings(body))
+    settings = _settings(body)
+    with call.control.audit.record("create schedule", body.name, task=body.task, **settings):
+        return schedules.create(body.name, request, paused=body.paused, by=call.principal.by, **settings)
 
 
 def _update_schedule(call: ApiRequest) -> ScheduleInfo:
     name, request = _schedule_name(call), _schedule_request(call, call.body)
-    return call.context.app.schedules.update(name, request, by=call.principal.by, **_settings(call.body))
+    settings = _settings(call.body)
+    with call.control.audit.record("change schedule", name, task=call.body.task, **settings):
+        return call.context.app.schedules.update(name, request, by=call.principal.by, **settings)
 
 
 def _schedule_request(call: ApiRequest, body: ScheduleTimes) -> Request[Any] | None:

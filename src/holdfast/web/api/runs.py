@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,17 +17,20 @@ from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import RunDetails
 from holdfast.control.steps import StepInfo, UnfinishedStep, WaitInfo
 from holdfast.errors import UnknownTask
-from holdfast.model.filters import RunFilter
+from holdfast.model.filters import NEWEST_FIRST, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.metadata import parse_metadata
 from holdfast.model.run import RunInfo, RunState
 from holdfast.model.run_logs import LogLevel, LogLine
+from holdfast.model.search_results import SearchResults
 from holdfast.task.options import Declaration
 from holdfast.task.task import Task
 from holdfast.web.api.operation import ApiRequest, Operation
+from holdfast.web.auth import Principal, SiteContext
 from holdfast.web.responses import RequestError
 
 MAX_PAGE = 200
+MAX_SEARCH_S = 2.0
 BULK_RESPONSE_S = 5.0
 """A bulk action responds with its progress after this time."""
 CHANGED = {"changed": bool}
@@ -36,7 +39,8 @@ T = TypeVar("T")
 
 class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Runs that match all given conditions; `error` matches a part of the error. `metadata`: pairs such as `order=42`,
-    whose values are JSON or text."""
+    whose values are JSON or text. `search`: a text in the key, the tags, the arguments or the error. `top_level`: no
+    children and no nodes of graphs. `ids`: only these runs."""
 
     state: list[RunState] = []
     task: str | None = None
@@ -54,22 +58,40 @@ class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     parent: UUID | None = None
     family: UUID | None = None
     paused: bool = False
+    top_level: bool = False
+    search: str | None = None
+    ids: list[UUID] = []
 
 
 class RunsQuery(RunFilterBody, forbid_unknown_fields=True, kw_only=True):
-    """A filter, the page size and the cursor. `state` may be repeated."""
+    """A filter, the order, the page size and the cursor. `state` may be repeated. `sort`: `created`, `finished` or
+    `due`; a minus in front means the last first."""
 
+    sort: str = NEWEST_FIRST
     limit: int = 50
     after: str | None = None
 
 
+class SearchQuery(RunFilterBody, forbid_unknown_fields=True, kw_only=True):
+    """The text to search for, a filter, the page size, the `after` of the previous page, and how many seconds the scan
+    may take, at most 2."""
+
+    text: str
+    limit: int = 50
+    after: str | None = None
+    seconds: float = 0.0
+
+
 class RunsPage(msgspec.Struct):
-    """A page of runs, newest first; pass `after` to get the next one. `partial`: the scan stopped early because very
-    many runs didn't match, so the page may be short or empty although more follow."""
+    """A page of runs; pass `after` to get the next one. `partial`: the scan stopped early because very many runs didn't
+    match, so the page may be short or empty although more follow. `scanned`: how many runs were read. `hidden`: of a
+    `search`, how many of them have arguments that can't be searched."""
 
     runs: list[RunInfo[Any]]
     after: str | None
     partial: bool
+    scanned: int
+    hidden: int
 
 
 class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -239,15 +261,30 @@ def _list(call: ApiRequest) -> RunsPage:
     query: RunsQuery = call.query
     own = call.principal.tenant
     if own is not None and query.tenant not in (None, own):
-        return RunsPage([], None, False)
-    given: Any = {
+        return RunsPage([], None, False, 0, 0)
+    page = call.control.runs.page(**_listing(call))
+    return RunsPage(list(page), page.after, page.partial, page.scanned, page.hidden)
+
+
+def _listing(call: ApiRequest) -> Any:
+    """Return the parameters of a query for runs, limited to those that the principal may see."""
+    query = call.query
+    return {
         **msgspec.structs.asdict(query),
-        "tenant": own or query.tenant,
+        "tenant": call.principal.tenant or query.tenant,
         "limit": page_size(query.limit),
         "metadata": parse_metadata(query.metadata),
+        "scope": call.principal.scope,
     }
-    page = call.control.runs.page(**given, scope=call.principal.scope)
-    return RunsPage(list(page), page.after, page.partial)
+
+
+def _search(call: ApiRequest) -> SearchResults:
+    query: SearchQuery = call.query
+    if call.principal.tenant is not None and query.tenant not in (None, call.principal.tenant):
+        return SearchResults(query.text, [], [], [], 0, None, 0, None)
+    if not 0 <= query.seconds <= MAX_SEARCH_S:
+        raise RequestError(422, f"seconds must be between 0 and {MAX_SEARCH_S:g}; use after to continue", "invalid")
+    return call.control.search.search(**_listing(call))
 
 
 def _enqueue(call: ApiRequest) -> RunCreated:
@@ -264,9 +301,17 @@ def _enqueue(call: ApiRequest) -> RunCreated:
     return RunCreated(run.id, run.task, run.created)
 
 
-def requested_task(
-    call: ApiRequest, name: str, remote: bool, queue: str | None, priority: int | None
-) -> Task[..., Any]:
+class Caller(Protocol):
+    """A request for an API operation or a page."""
+
+    @property
+    def context(self) -> SiteContext: ...
+
+    @property
+    def principal(self) -> Principal: ...
+
+
+def requested_task(call: Caller, name: str, remote: bool, queue: str | None, priority: int | None) -> Task[..., Any]:
     """Return the task to create runs of, if the token may do that with this queue and priority."""
     app = call.context.app
     try:
@@ -278,7 +323,7 @@ def requested_task(
     return task
 
 
-def _check_enqueue(call: ApiRequest, task: Declaration, remote: bool, queue: str, priority: int | None) -> None:
+def _check_enqueue(call: Caller, task: Declaration, remote: bool, queue: str, priority: int | None) -> None:
     """Raise a 403 unless the task, the queue and the priority are within the scope of the token.
 
     A name that the scope of the token lists may be new. Otherwise the app must declare it: each new pair of queue and
@@ -429,6 +474,11 @@ OPERATIONS = (
     Operation(
         method="GET", path="/runs", name="list_runs", summary="List runs, newest first.",
         do=_list, query=RunsQuery, answer=RunsPage,
+    ),
+    Operation(
+        method="GET", path="/search", name="search",
+        summary="Find runs by id, key, tag, metadata, task, argument or error.",
+        do=_search, query=SearchQuery, answer=SearchResults,
     ),
     Operation(
         method="POST", path="/runs", name="enqueue", summary="Enqueue a run of a task.",

@@ -24,12 +24,20 @@ from starlette.responses import Response
 from holdfast.client.streams import RunFollowers, StreamFollower, set_from_thread
 from holdfast.control.interaction import ValueInfo
 from holdfast.control.streams import ChunkInfo, StreamControl, StreamNews
-from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.model.run import RunInfo, StreamReset
+from holdfast.errors import ErrorInfo, HoldfastError, StoreUnavailable
+from holdfast.model.run import RunInfo, RunState, StreamReset
 from holdfast.model.signed_tokens import TOKEN_PARAMETER, TokenRefused
 from holdfast.model.stream_urls import check_stream_token
 from holdfast.telemetry import log
-from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamSlots
+from holdfast.web.api.event_streams import (
+    NDJSON_TYPE,
+    SSE_TYPE,
+    EventStream,
+    StreamLimits,
+    StreamOperation,
+    StreamParameter,
+    StreamSlots,
+)
 from holdfast.web.auth import SiteContext, authorize
 from holdfast.web.clients import CLIENT
 from holdfast.web.request_threads import RequestThreads
@@ -55,6 +63,42 @@ END_MARK = ".end"
 NOT_VALID = "this URL is not valid for this stream, or has expired: get a new one from run.stream_url()"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class ChunkData(msgspec.Struct, frozen=True):
+    """The data of the event `chunk`. `step`: the key of the step that wrote it, None for the function's body."""
+
+    id: int
+    data: Any
+    attempt: int
+    step: str | None
+    step_try: int = msgspec.field(name="try")
+
+
+class EndData(msgspec.Struct, frozen=True):
+    """The data of the event `end`. With a signed URL, it has no result and no error."""
+
+    state: RunState
+    result: Any = msgspec.UNSET
+    error: ErrorInfo | msgspec.UnsetType | None = msgspec.UNSET
+
+
+STREAM_RUN = StreamOperation(
+    path="/runs/{id}/stream",
+    name="stream_run",
+    summary="Follow what a run writes and sets, until it ends.",
+    description="Resumable: `after` or `Last-Event-ID` is the id of the last chunk that you have. `reset` says which"
+    " chunks no longer count, `value` has a value that was set, and `end` comes last. In NDJSON, each line is an object"
+    " with the name of the event as `event` and the members of its data.",
+    events={"chunk": ChunkData, "reset": StreamReset, "value": ValueInfo, "end": EndData},
+    media_types=(SSE_TYPE, NDJSON_TYPE),
+    parameters={
+        "after": StreamParameter("query", "string", "The id of the last event that you have."),
+        TOKEN_PARAMETER: StreamParameter("query", "string", "The signature of a URL from `run.stream_url()`."),
+        "Last-Event-ID": StreamParameter("header", "string", "The same as `after`; browsers send it."),
+    },
+    more_responses={204: "The reader has read everything."},
+)
 
 
 class Event:
@@ -100,8 +144,8 @@ class StreamFormat(NamedTuple):
         return event.sse if self.is_sse else event.ndjson
 
 
-SSE = StreamFormat("text/event-stream", True, b"retry: 1000\n\n", b": heartbeat\n\n")
-NDJSON = StreamFormat("application/x-ndjson", False, b"", b'{"event":"heartbeat"}\n')
+SSE = StreamFormat(SSE_TYPE, True, b"retry: 1000\n\n", b": heartbeat\n\n")
+NDJSON = StreamFormat(NDJSON_TYPE, False, b"", b'{"event":"heartbeat"}\n')
 
 
 def reset_event(reset: StreamReset) -> tuple[str, bytes, None]:
@@ -111,9 +155,7 @@ def reset_event(reset: StreamReset) -> tuple[str, bytes, None]:
 
 def chunk_event(chunk: ChunkInfo) -> Event:
     """Return the event of a chunk, which begins with a `reset` if the chunk replaces others."""
-    body = {
-        "id": chunk.id, "data": chunk.data, "attempt": chunk.attempt, "step": chunk.step, "try": chunk.step_try,
-    }  # fmt: skip
+    body = ChunkData(chunk.id, chunk.data, chunk.attempt, chunk.step, chunk.step_try)
     part = ("chunk", _encode(body), str(chunk.id))
     return Event(chunk.id, part) if chunk.reset is None else Event(chunk.id, reset_event(chunk.reset), part)
 
@@ -124,9 +166,7 @@ def value_event(value: ValueInfo) -> Event:
 
 def end_event(last: int, info: RunInfo[Any], *, with_result: bool) -> Event:
     """Return the event of the end of a run."""
-    body: dict[str, Any] = {"state": info.state}
-    if with_result:
-        body |= {"result": info.result, "error": info.error}
+    body = EndData(info.state, info.result, info.error) if with_result else EndData(info.state)
     return Event(None, ("end", _encode(body), f"{last}{END_MARK}"))
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.app import Holdfast
+from holdfast.control.audit import acting
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
 from holdfast.telemetry import log
@@ -23,7 +24,7 @@ from holdfast.web.auth import Principal, SiteContext, authorize
 from holdfast.web.responses import RequestError
 
 OFFERED = (
-    "list_runs", "show_run", "why_run", "run_history", "run_steps", "run_logs", "preview_retry", "retry_run",
+    "list_runs", "search", "show_run", "why_run", "run_history", "run_steps", "run_logs", "preview_retry", "retry_run",
     "cancel_run", "pause_run", "resume_run", "list_gates", "show_gate", "complete_gate", "fail_gate", "list_tasks",
     "count_runs",
 )  # fmt: skip
@@ -135,13 +136,15 @@ def perform(context: SiteContext, principal: Principal, operation: Operation, gi
     if missing := [name for name in names if not isinstance(given.get(name), str)]:
         raise RequestError(422, f"{missing[0]} is missing or not a text", "invalid")
     rest = {name: value for name, value in given.items() if name not in names}
-    query, body = operation.query(), None
+    query: Any = None
+    body: Any = None
     if operation.body is not None:
-        body = msgspec.convert(rest, operation.body)
+        query, body = operation.query(), msgspec.convert(rest, operation.body)
     else:
         query = msgspec.convert(rest, operation.query, strict=False)
     path = {name: str(given[name]) for name in names}
-    result = operation.do(ApiRequest(context, principal, path, query, body))
+    with acting(principal.by, "mcp"):
+        result = operation.do(ApiRequest(context, principal, path, query, body))
     if operation.method == "POST":
         log.operator_action(f"{operation.name} mcp", principal.by)
     return result

@@ -1,16 +1,42 @@
-"""Compute the overview's charts: columns of finished runs, lines of p95 durations. Coordinates only; no markup."""
+"""Compute charts of statistics: columns of finished runs, lines of percentiles. Coordinates only; no markup."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
 
-from holdfast.control.stats import Stats
+from starlette.datastructures import QueryParams
+
+from holdfast.control.stats import Stats, StatsSeries
 from holdfast.web.pages.formats import duration, number, utc
 
 WIDTH = 600.0
 HEIGHT = 120.0
+
+
+class Period(NamedTuple):
+    """How far back charts go."""
+
+    name: str
+    label: str
+    last: timedelta
+    per: str
+    """What a column of a chart stands for."""
+
+
+PERIODS = (
+    Period("hour", "Last hour", timedelta(hours=1), "minute"),
+    Period("day", "Last day", timedelta(days=1), "hour"),
+    Period("week", "Last week", timedelta(days=7), "hour"),
+)
+
+
+def chosen_period(query: QueryParams) -> Period:
+    """Return the period that an address names; the last hour if it names none."""
+    return next((each for each in PERIODS if each.name == query.get("last")), PERIODS[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,57 +52,89 @@ class ChartColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A line through the intervals that have a value."""
+    """A line through the intervals that have a value, with gaps at the others."""
 
-    kind: str
-    points: str
-
-    @property
-    def is_point(self) -> bool:
-        """Whether the line is a single point, which is drawn larger."""
-        return len(set(self.points.split())) == 1
+    name: str
+    path: str
+    whole: float | None
+    """The value of the whole period, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewCharts:
-    """Both charts, with the labels of their upper bounds."""
+class LineChart:
+    """Percentiles over time, with the values of each interval as text."""
 
-    columns: list[ChartColumn]
-    max_runs: str
+    title: str
     lines: list[ChartLine]
-    max_duration: str
-    empty: bool
+    highest: str
+    hints: list[ChartColumn]
 
 
-def build_charts(stats: Sequence[Stats]) -> OverviewCharts:
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The charts of a period: finished runs, durations and waiting times."""
+
+    period: Period
+    whole: Stats
+    columns: list[ChartColumn]
+    most: str
+    runs: LineChart
+    waits: LineChart
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.whole.runs
+
+
+def build_charts(period: Period, series: StatsSeries) -> Charts:
     """Build the charts of consecutive intervals, oldest first."""
-    max_runs = _round_up(max((each.runs for each in stats), default=0))
-    times = [time for each in stats for time in (each.wait.p95, each.run.p95) if time is not None]
-    max_duration = _round_up(max(times, default=0.0) * 1000) / 1000
-    width = WIDTH / max(len(stats), 1)
+    some = series.intervals
+    most = _round_up(max((each.runs for each in some), default=0))
+    width = WIDTH / max(len(some), 1)
     columns = []
-    for at, each in enumerate(stats):
-        good, bad = (HEIGHT * part / max_runs for part in (each.runs - each.failed, each.failed))
+    for at, each in enumerate(some):
+        good, bad = (HEIGHT * part / most for part in (each.runs - each.failed, each.failed))
         title = f"{number(each.runs)} finished, {number(each.failed)} failed, from {utc(each.since)}"
-        columns.append(
-            ChartColumn(round(at * width, 1), round(max(width - 1.5, 1), 1), round(good, 1), round(bad, 1), title)
-        )
-    lines = [
-        ChartLine("wait", _points([each.wait.p95 for each in stats], width, max_duration)),
-        ChartLine("run", _points([each.run.p95 for each in stats], width, max_duration)),
-    ]
-    return OverviewCharts(
-        columns, number(max_runs), lines, duration(max_duration), not any(each.runs for each in stats)
-    )
+        columns.append(ChartColumn(*_place(at, width), round(good, 1), round(bad, 1), title))
+    runs = _percentiles("Duration", series.whole, some, width, "run")
+    waits = _percentiles("Wait for a worker", series.whole, some, width, "wait")
+    return Charts(period, series.whole, columns, number(most), runs, waits)
 
 
-def _points(values: Sequence[float | None], width: float, max_value: float) -> str:
-    points = [
-        f"{(at + 0.5) * width:.1f},{HEIGHT - HEIGHT * value / max_value:.1f}"
-        for at, value in enumerate(values)
-        if value is not None
+def _percentiles(title: str, whole: Stats, some: Sequence[Stats], width: float, of: str) -> LineChart:
+    names = ("p50", "p95", "p99")
+    values = {name: [getattr(getattr(each, of), name) for each in some] for name in names}
+    highest_ms = max((value for each in values.values() for value in each if value is not None), default=0.0) * 1000
+    highest = _round_up(highest_ms) / 1000
+    lines = [ChartLine(name, _path(values[name], width, highest), getattr(getattr(whole, of), name)) for name in names]
+    hints = [
+        ChartColumn(*_place(at, width), HEIGHT, 0, _hint({name: values[name][at] for name in names}, each))
+        for at, each in enumerate(some)
+        if each.runs
     ]
-    return " ".join(points * 2 if len(points) == 1 else points)  # a line from a point to itself is a dot
+    return LineChart(title, lines, duration(highest), hints)
+
+
+def _hint(values: Mapping[str, float | None], at: Stats) -> str:
+    return ", ".join(f"{name} {duration(value)}" for name, value in values.items()) + f", from {utc(at.since)}"
+
+
+def _place(at: int, width: float) -> tuple[float, float]:
+    """Return where a column starts, and its width."""
+    return round(at * width, 1), round(max(width - 1.5, 1), 1)
+
+
+def _path(values: Sequence[float | None], width: float, highest: float) -> str:
+    """Return the path of a line. A value without neighbors is a dash as wide as its interval."""
+    path = []
+    is_drawing = False
+    for at, value in enumerate(values):
+        if value is not None:
+            is_alone = not is_drawing and (at + 1 == len(values) or values[at + 1] is None)
+            x, y = (at + (0 if is_alone else 0.5)) * width, HEIGHT - HEIGHT * value / highest
+            path.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}" + (f"h{width:.1f}" if is_alone else ""))
+        is_drawing = value is not None
+    return "".join(path)
 
 
 def _round_up(value: float) -> float:

@@ -88,6 +88,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def size(count: int) -> str:
+    """Format a number of bytes."""
+    return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count / 1024:,.0f} KiB"
+
+
 # In HTML
 
 

@@ -1,54 +1,45 @@
-"""The overview page: counts, the last hour, failures by error, queues and the newest runs."""
+"""The overview page: what is wrong, counts, charts, failures by error, queues and the newest runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from urllib.parse import quote
 
 from holdfast.control import Control
-from holdfast.control.pauses import PauseKind
-from holdfast.control.stats import Estimate, Stats
-from holdfast.model.run import RunInfo
-from holdfast.policy.error_patterns import constant_part, error_pattern
-from holdfast.web.pages.charts import build_charts
-from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
-from holdfast.web.pages.render import link
+from holdfast.control.health_checks import Finding
+from holdfast.control.stats import Stats, StatsSeries
+from holdfast.control.workers import ClaimedRun
+from holdfast.model.clock import format_duration
+from holdfast.model.names import counted
+from holdfast.web.pages.charts import PERIODS, build_charts, chosen_period
+from holdfast.web.pages.failures import MAX_GROUPS, RECENT_FAILURES, group_failures
+from holdfast.web.pages.page import PageRequest, PageSpec
+from holdfast.web.pages.queues import QueueSummary, summarize_queues
 
 NEWEST_RUNS = 8
 BUSIEST_TASKS = 8
-RECENT_FAILURES = 200
-"""This many of the latest failures are grouped by error."""
-MAX_GROUPS = 8
-MAX_MESSAGE_CHARS = 160
-MIN_SEARCH_CHARS = 8
-
-
-@dataclass(slots=True)
-class FailureGroup:
-    """Runs of one task that failed with the same error, apart from ids and numbers in its message."""
-
-    task: str
-    kind: str
-    message: str
-    """The message, or what the different messages have in common."""
-    last: datetime
-    example: UUID
-    search: str
-    """A text that finds these errors: the part of their messages that is the same."""
-    count: int = 0
+MAX_PROBLEMS = 5
+"""How many problems of one kind are listed."""
+MIN_FAILURE_RATE = 0.05
+MAX_READY_AGE_S = 60.0
+MIN_STUCK_S = 600.0
+"""A run isn't called stuck before."""
+STUCK_FACTOR = 10
+"""A run that has been running for this many times the p99 of its task is called stuck."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSummary:
-    """A queue with its backlog and its last hour."""
+class OverviewProblem:
+    """Something that needs attention, and where to look at it."""
 
-    name: str
-    paused: bool
-    counts: dict[str, Estimate]
-    stats: Stats | None
+    level: str
+    what: str
+    do: str
+    address: str
+    label: str
 
 
 def _overview(request: PageRequest) -> dict[str, Any]:
@@ -62,74 +53,80 @@ def _overview(request: PageRequest) -> dict[str, Any]:
         "all_tenants": not scope.is_limited,
         "live": "/api/v1/live",
     }
-    return values if scope.is_limited else values | _all_tenants(control)
+    return values if scope.is_limited else values | _all_tenants(request)
 
 
-def _all_tenants(control: Control) -> dict[str, Any]:
-    counts = control.counts.overview()
+def _all_tenants(request: PageRequest) -> dict[str, Any]:
+    control, period = request.control, chosen_period(request.query)
+    by_lane = control.counts.by_lane()
+    counts = control.counts.overview(by_lane)
     hour = control.stats.lately(timedelta(hours=1))
-    by_queue = {each.name: each for each in hour.queues}
-    queues = [
-        QueueSummary(name, paused, counts.queues.get(name, {}), by_queue.get(name))
-        for name, paused in control.queues.paused().items()
-    ]
+    is_hour = period is PERIODS[0]
+    series = StatsSeries(hour.whole, hour.minutes) if is_hour else control.stats.series(last=period.last)
+    queues = summarize_queues(request, counts.queues, hour.queues)
     return {
         "counts": counts,
+        "problems": _problems(control, control.doctor.glance(by_lane), queues, hour.tasks),
         "queues": queues,
-        "pauses": control.pauses.list(),
         "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:BUSIEST_TASKS],
-        "hour": hour.whole,
-        "charts": build_charts(hour.minutes),
+        "charts_of": build_charts(period, series),
+        "periods": PERIODS,
         "alive": [worker for worker in control.workers.list() if worker.state != "dead"],
     }
 
 
-def group_failures(runs: Iterable[RunInfo[Any]]) -> list[FailureGroup]:
-    """Group failed runs by task and error, regardless of ids and numbers in messages, the most frequent first."""
-    groups: dict[tuple[str, str, str], FailureGroup] = {}
-    for run in runs:
-        if run.error is None:
-            continue
-        message = (run.error.message.splitlines() or [""])[0][:MAX_MESSAGE_CHARS]
-        pattern = error_pattern(message)
-        key = run.task, run.error.type, pattern
-        if key not in groups:
-            search = constant_part(pattern)
-            groups[key] = FailureGroup(
-                run.task,
-                run.error.type,
-                message,
-                run.finished_at or run.created_at,
-                run.id,
-                search if len(search) >= MIN_SEARCH_CHARS else run.error.type,
+def _problems(
+    control: Control, findings: Sequence[Finding], queues: Sequence[QueueSummary], tasks: Sequence[Stats]
+) -> list[OverviewProblem]:
+    """Return what is wrong, most severe first."""
+    found = [
+        *map(_from_finding, findings),
+        *_failing(tasks),
+        *_late(queues),
+        *_stuck(control.workers.claimed(), tasks),
+    ]
+    return sorted(found, key=lambda each: each.level, reverse=True)
+
+
+def _from_finding(finding: Finding) -> OverviewProblem:
+    data = finding.data
+    pages = {"task": "tasks", "queue": "queues", "worker": "workers", "tenant": "tenants", "budget": "budgets"}
+    kind = next((each for each in pages if isinstance(data.get(each), str)), None)
+    if kind is None:
+        return OverviewProblem(finding.level, finding.what, finding.do, "/workers", "Workers")
+    name = str(data[kind])
+    label = f"{kind.capitalize()} {name}" if kind != "worker" else "Worker"
+    return OverviewProblem(finding.level, finding.what, finding.do, f"/{pages[kind]}/{quote(name, safe='')}", label)
+
+
+def _failing(tasks: Sequence[Stats]) -> Iterator[OverviewProblem]:
+    failing = [each for each in tasks if each.failed and each.failure_rate >= MIN_FAILURE_RATE]
+    for each in sorted(failing, key=lambda each: -each.failed)[:MAX_PROBLEMS]:
+        times = counted(each.failed, "time")
+        what = f"task {each.name} failed {times} in the last hour: {each.failure_rate:.0%} of its runs"
+        do = "see its errors, fix the cause, then retry the failed runs"
+        yield OverviewProblem("wrong", what, do, f"/tasks/{quote(str(each.name), safe='')}", f"Task {each.name}")
+
+
+def _late(queues: Sequence[QueueSummary]) -> Iterator[OverviewProblem]:
+    late = [each for each in queues if not each.paused and (each.oldest_ready or 0) > MAX_READY_AGE_S]
+    for each in sorted(late, key=lambda each: -(each.oldest_ready or 0))[:MAX_PROBLEMS]:
+        what = f"the oldest ready run of queue {each.name} has waited for {format_duration(each.oldest_ready or 0)}"
+        do = "start more workers, or find out what keeps the running ones busy"
+        yield OverviewProblem("wrong", what, do, f"/queues/{quote(each.name, safe='')}", f"Queue {each.name}")
+
+
+def _stuck(running: Sequence[ClaimedRun], tasks: Sequence[Stats]) -> Iterator[OverviewProblem]:
+    usual = {each.name: each.run.p99 for each in tasks}
+    for run in running[:MAX_PROBLEMS]:
+        p99 = usual.get(run.task)
+        if p99 is not None and run.seconds > max(MIN_STUCK_S, STUCK_FACTOR * p99):
+            what = (
+                f"a run of {run.task} has been running for {format_duration(run.seconds)};"
+                f" of its runs in the last hour, 99% took at most {format_duration(p99)}"
             )
-        elif groups[key].message != message:
-            groups[key].message = pattern
-        groups[key].count += 1
-    return sorted(groups.values(), key=lambda group: -group.count)
-
-
-def _change_queue(request: PageRequest) -> str:
-    pause = request.form.get("verb") == "pause"
-    change = request.control.queues.pause if pause else request.control.queues.resume
-    change([request.form.get("queue", "")])
-    return link("/", did="paused" if pause else "resumed")
+            do = "look at its steps and logs; cancel it if it hangs, and give the task a timeout"
+            yield OverviewProblem("note", what, do, f"/runs/{run.id}", "The run")
 
 
 PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview),)
-
-
-def _change_pause(request: PageRequest) -> str:
-    form, pauses = request.form, request.control.pauses
-    kind: PauseKind = "tenant" if form.get("kind") == "tenant" else "task"
-    if form.get("verb") == "resume":
-        pauses.resume(kind, [form.get("name", "")])
-        return link("/", did="resumed")
-    pauses.pause(kind, [form.get("name", "").strip()], request.principal.by)
-    return link("/", did="paused")
-
-
-ACTIONS = (
-    FormAction(path="/queues", do=_change_queue, all_tenants=True),
-    FormAction(path="/pauses", do=_change_pause, all_tenants=True),
-)

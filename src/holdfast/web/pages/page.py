@@ -20,11 +20,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.control import Control
+from holdfast.control.audit import acting
 from holdfast.errors import ConfigError
 from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
-from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
+from holdfast.web.auth import Principal, SiteContext, authorize, client_of, same_secret
 from holdfast.web.pages.render import render
 from holdfast.web.responses import MAX_BODY_BYTES, RequestError, check_decoded_size, problem_from, read_body
 
@@ -122,7 +123,8 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
             if not same_secret(form.get("csrf_token", ""), principal.csrf_token):
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
-            next_page = await context.threads.run(action.do, page_request)
+            with acting(principal.by, "dashboard", client_of(request)):
+                next_page = await context.threads.run(action.do, page_request)
             if isinstance(next_page, PageContent):
                 return render(request, principal, next_page.template, next_page.status, **next_page.values)
             log.operator_action(f"{request.method} {request.url.path}", principal.by)

@@ -16,21 +16,65 @@ from holdfast.model.budget import format_amount
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
+from holdfast.web.pages.table_cells import label_cells
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-SECTIONS = (
-    ("overview", "/", "Overview", "read"),
-    ("runs", "/runs", "Runs", "read"),
-    ("gates", "/gates", "Approvals", "read"),
-    ("events", "/events", "Events", "all_tasks"),
-    ("topics", "/topics", "Topics", "all_tasks"),
-    ("schedules", "/schedules", "Schedules", "all_tenants"),
-    ("limits", "/limits", "Limits", "all_tenants"),
-    ("budgets", "/budgets", "Budgets", "all_tenants"),
-    ("workers", "/workers", "Workers", "all_tenants"),
-    ("tokens", "/tokens", "Tokens", "administer"),
+
+
+class Section(NamedTuple):
+    """A section of the site. It needs a permission, or a scope without a limit."""
+
+    key: str
+    path: str
+    name: str
+    needs: str
+
+
+NAVIGATION = (
+    (
+        "Runs",
+        (
+            Section("overview", "/", "Overview", "read"),
+            Section("runs", "/runs", "Runs", "read"),
+            Section("gates", "/gates", "Approvals", "read"),
+        ),
+    ),
+    (
+        "Definitions",
+        (
+            Section("tasks", "/tasks", "Tasks", "all_tenants"),
+            Section("queues", "/queues", "Queues", "all_tenants"),
+            Section("schedules", "/schedules", "Schedules", "all_tenants"),
+            Section("tenants", "/tenants", "Tenants", "all_tenants"),
+        ),
+    ),
+    (
+        "Messages",
+        (
+            Section("events", "/events", "Events", "all_tasks"),
+            Section("topics", "/topics", "Topics", "all_tasks"),
+        ),
+    ),
+    (
+        "Flow control",
+        (
+            Section("limits", "/limits", "Limits", "all_tenants"),
+            Section("budgets", "/budgets", "Budgets", "all_tenants"),
+        ),
+    ),
+    (
+        "System",
+        (
+            Section("workers", "/workers", "Workers", "all_tenants"),
+            Section("tokens", "/tokens", "Tokens", "administer"),
+            Section("audit", "/audit", "Audit log", "administer"),
+        ),
+    ),
 )
-"""The sections of the site, and what they need: a permission, or a scope without a limit."""
+"""The sections of the site, in groups."""
+THEMES = ("light", "dark")
+THEME_COOKIE = "holdfast_theme"
+"""Set by the switch in the page; without it, the page follows the system's preference."""
 NOTICES = {
     "cancelled": "Run cancelled.",
     "had-ended": "Nothing changed: the run had already finished.",
@@ -56,6 +100,7 @@ NOTICES = {
     "paused": "Paused.",
     "resumed": "Resumed.",
     "created": "Run created.",
+    "existed": "Nothing changed: this is the run that has this key.",
     "polled-soon": "The trigger will be polled soon.",
     "schedule-created": "The schedule was created.",
     "limit-set": "The limit was set.",
@@ -90,6 +135,13 @@ def _load_static_files() -> dict[str, StaticFile]:
 
 STATIC_FILES = _load_static_files()
 
+
+def _navigation(principal: Principal) -> list[tuple[str, list[Section]]]:
+    """Return the groups of sections that a principal may open."""
+    groups = [(group, [each for each in sections if principal.may_open(each.needs)]) for group, sections in NAVIGATION]
+    return [(group, sections) for group, sections in groups if sections]
+
+
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("holdfast.web", "templates"),
     autoescape=True,
@@ -101,23 +153,36 @@ _environment.filters.update(
     duration=formats.duration, amount=format_amount, utc=formats.utc, json_text=formats.json_text,
     short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
     run_ids=formats.run_ids, entry_label=entry_label, entry_details=describe_entry, when=formats.when,
-    state=formats.state, arguments=formats.arguments,
-    queue=lambda name: "–" if name == GRAPH_QUEUE else name,
+    state=formats.state, arguments=formats.arguments, label_cells=label_cells,
+    size=formats.size, queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
 _environment.globals.update(
-    SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES,
+    navigation=_navigation, STATES=RUN_STATES, FINAL=FINAL_STATES,
     asset=lambda name: f"/static/{name}?v={STATIC_FILES[name].version}",
 )  # fmt: skip
 
 
 def render(request: Request, principal: Principal | None, template: str, status: int = 200, **values: Any) -> Response:
+    theme = request.cookies.get(THEME_COOKIE)
     text = _environment.get_template(template).render(
         root=request.scope.get("root_path", ""),
         principal=principal,
+        theme=theme if theme in THEMES else None,
         notice=NOTICES.get(request.query_params.get("did", "")),
-        **{"live": None, "section": None, **values},
+        **{
+            "oidc": _has_oidc(request),
+            "live": None,
+            "section": None,
+            **values,
+        },
     )
     return HTMLResponse(text, status)
+
+
+def _has_oidc(request: Request) -> bool:
+    """Return whether the site offers to sign in with an identity provider."""
+    site = request.scope.get("app")
+    return site is not None and bool(getattr(site.state, "oidc", False))
 
 
 def link(path: str, **query: Any) -> str:

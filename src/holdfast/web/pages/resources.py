@@ -1,4 +1,4 @@
-"""The pages of schedules, limits and workers."""
+"""The pages of schedules and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ RANGE = (("start", "the first slot"), ("end", "the last slot"))
 
 
 def _schedules(request: PageRequest) -> dict[str, Any]:
-    return {"schedules": request.control.schedules.list()}
+    tasks = [each.name for each in request.control.tasks.list()]
+    return {"schedules": request.control.schedules.list(), "tasks": tasks}
 
 
 def _schedule(request: PageRequest) -> dict[str, Any]:
@@ -77,14 +78,27 @@ def _backfill(request: PageRequest, name: str) -> str:
 
 
 def _edit(request: PageRequest, name: str) -> str:
-    """Change when a schedule creates runs; return the notice."""
+    """Change when a schedule creates runs, and with which arguments; return the notice."""
     settings: dict[str, Any] = _timing(request.form)
+    args = _arguments(request.form)
     settings |= {field: request.form[field] for field in ("overlap", "catch_up") if request.form.get(field)}
     settings["jitter"] = _seconds(
         request.form.get("jitter", "").strip() or "0", "the delay must be a number of seconds"
     )
-    request.context.app.schedules.update(name, by=request.principal.by, **settings)
+    changed = {} if args is None else {"args": "changed"}
+    with request.control.audit.record("change schedule", name, **settings, **changed):
+        request.context.app.schedules.update(name, args=args, by=request.principal.by, **settings)
     return "schedule-changed"
+
+
+def _arguments(form: Mapping[str, str]) -> tuple[Any, ...] | None:
+    """Return the positional arguments of a form; None if the field is empty."""
+    if not form.get("args", "").strip():
+        return None
+    args = parse_json(form["args"], "the arguments")
+    if not isinstance(args, list):
+        raise ConfigError("the arguments must be a JSON array, such as [7]")
+    return tuple(args)
 
 
 def _timing(form: Mapping[str, str]) -> dict[str, Any]:
@@ -98,11 +112,11 @@ def _create_schedule(request: PageRequest) -> str:
     form = request.form
     app = request.context.app
     timing: dict[str, Any] = {"overlap": form.get("overlap") or "allow", **_timing(form)}
-    args = parse_json(form.get("args", ""), "the arguments") or []
-    if not isinstance(args, list):
-        raise ConfigError("the arguments must be a JSON array, such as [7]")
+    args = _arguments(form) or ()
     task = app.registry.get(form.get("task", "").strip())
-    app.schedules.create(form.get("name", "").strip(), task.request(*args), by=request.principal.by, **timing)
+    name = form.get("name", "").strip()
+    with request.control.audit.record("create schedule", name, task=task.name, **timing):
+        app.schedules.create(name, task.request(*args), by=request.principal.by, **timing)
     return link("/schedules", did="schedule-created")
 
 
@@ -114,28 +128,30 @@ def _seconds(text: str, problem: str) -> float:
 
 
 def _limits(request: PageRequest) -> dict[str, Any]:
-    return {"limits": request.control.limits.list(), "live": "/api/v1/live"}
+    return {"limits": request.control.limits.list(), "only": None, "tasks": [], "live": "/api/v1/live"}
+
+
+def _limit(request: PageRequest) -> dict[str, Any]:
+    name = request.path["limit"]
+    if not request.control.limits.exists(name):
+        raise RequestError(404, f"there is no limit {name[:100]!r}", "not_found")
+    tasks = [each.name for each in request.control.tasks.list() if name in each.limits]
+    return {"limits": request.control.limits.list(name), "only": name, "tasks": tasks, "live": "/api/v1/live"}
 
 
 def _change_limit(request: PageRequest) -> str:
     form, limits = request.form, request.control.limits
     name = form.get("limit", "")
+    back = f"/limits/{quote(name, safe='')}" if form.get("back") else "/limits"
     if form.get("verb") == "reset":
         limits.reset(name)
-        return link("/limits", did="limit-reset")
+        return link(back, did="limit-reset")
     concurrency = form.get("concurrency", "").strip()
     if concurrency and not concurrency.isdigit():
         raise ConfigError("the concurrency must be a whole number, or empty for none")
     rate = form.get("rate", "").strip() or None
     limits.set(name, rate=rate, concurrency=int(concurrency) if concurrency else None, by=request.principal.by)
-    return link("/limits", did="limit-set")
-
-
-def _workers(request: PageRequest) -> dict[str, Any]:
-    workers = request.control.workers
-    found = workers.list()
-    any_labels = any(worker.labels for worker in found)
-    return {"workers": found, "any_labels": any_labels, "lost": workers.lost(), "live": "/api/v1/live"}
+    return link(back, did="limit-set")
 
 
 PAGES = (
@@ -144,7 +160,7 @@ PAGES = (
         path="/schedules/{schedule:path}", template="schedule.html", section="schedules", do=_schedule, all_tenants=True
     ),
     PageSpec(path="/limits", template="limits.html", section="limits", do=_limits, all_tenants=True),
-    PageSpec(path="/workers", template="workers.html", section="workers", do=_workers, all_tenants=True),
+    PageSpec(path="/limits/{limit:path}", template="limits.html", section="limits", do=_limit, all_tenants=True),
 )
 ACTIONS = (
     FormAction(path="/schedules", do=_change_schedule, all_tenants=True),

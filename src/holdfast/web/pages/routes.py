@@ -2,34 +2,70 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.control.tokens import LOGIN_LIFETIME_S
-from holdfast.web.auth import COOKIE, SiteContext, same_secret
-from holdfast.web.pages import budgets, events, gates, overview, resources, runs, tokens, topics
+from holdfast.telemetry import log
+from holdfast.web.auth import COOKIE, SiteContext, client_of, same_secret
+from holdfast.web.pages import (
+    audit,
+    budgets,
+    enqueue,
+    events,
+    gates,
+    overview,
+    queues,
+    resources,
+    run_list,
+    runs,
+    tasks,
+    tenants,
+    tokens,
+    topics,
+    tree_chart,
+    workers,
+)
 from holdfast.web.pages.page import action_route, error_page, page_route, read_form
 from holdfast.web.pages.render import STATIC_FILES, render
 from holdfast.web.responses import MAX_ANONYMOUS_BODY_BYTES, RequestError, error_response
 
+if TYPE_CHECKING:
+    from holdfast.web.oidc import OidcClient
+
+FLOW_COOKIE = "holdfast_sign_in"
+FLOW_LIFETIME_S = 600
+OIDC_CALLBACK = "/login/oidc/callback"
 PAGES = (
     *overview.PAGES,
+    *tasks.PAGES,
+    *enqueue.PAGES,
+    *queues.PAGES,
+    *tenants.PAGES,
+    *workers.PAGES,
     *gates.PAGES,
     *events.PAGES,
     *topics.PAGES,
     *resources.PAGES,
     *budgets.PAGES,
+    *run_list.PAGES,
     *runs.PAGES,
+    *tree_chart.PAGES,
     *tokens.PAGES,
+    *audit.PAGES,
 )
 ACTIONS = (
-    *overview.ACTIONS,
+    *queues.ACTIONS,
+    *enqueue.ACTIONS,
     *gates.ACTIONS,
     *events.ACTIONS,
     *topics.ACTIONS,
     *resources.ACTIONS,
     *budgets.ACTIONS,
+    *run_list.ACTIONS,
     *runs.ACTIONS,
     *tokens.ACTIONS,
 )
@@ -89,10 +125,49 @@ def _login_routes(context: SiteContext) -> list[Route]:
             return error_page(error, request)
 
     return [
+        *([] if context.oidc is None else _oidc_routes(context, context.oidc)),
         Route("/login", show, methods=["GET"]),
         Route("/login", log_in, methods=["POST"]),
         Route("/logout", log_out, methods=["POST"]),
     ]
+
+
+def _oidc_routes(context: SiteContext, client: OidcClient) -> list[Route]:
+    """Sign in with the identity provider: send the browser there, and take it back."""
+    is_secure = (context.app.links.public_url or "").startswith("https://")
+
+    async def begin(request: Request) -> Response:
+        try:
+            next_page = _local_path(request.query_params.get("next", "/"))
+            address, flow = await context.threads.run(client.begin, next_page)
+            answer = RedirectResponse(address, 303)
+            answer.set_cookie(
+                FLOW_COOKIE, flow, max_age=FLOW_LIFETIME_S, path=request.scope.get("root_path", "") + "/login",
+                httponly=True, samesite="lax", secure=is_secure,
+            )  # fmt: skip
+            return answer
+        except Exception as error:
+            return error_page(error, request)
+
+    async def finish(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        try:
+            flow, query = request.cookies.get(FLOW_COOKIE, ""), dict(request.query_params)
+            identity, next_page = await context.threads.run(client.finish, flow, query)
+            cookie = await context.threads.run(context.authenticator.log_in_as, identity, request)
+            # The browser doesn't send a strict cookie to where another site's redirect leads, but to where a page does.
+            answer = render(request, None, "signed_in.html", next_page=next_page, by=identity.name)
+            answer.set_cookie(
+                COOKIE, cookie, max_age=LOGIN_LIFETIME_S, path=root or "/", httponly=True, samesite="strict",
+                secure=is_secure,
+            )  # fmt: skip
+        except Exception as error:
+            log.sign_in_failed(client_of(request), OIDC_CALLBACK)
+            answer = error_page(error, request)
+        answer.delete_cookie(FLOW_COOKIE, path=root + "/login", httponly=True, samesite="lax")
+        return answer
+
+    return [Route("/login/oidc", begin, methods=["GET"]), Route(OIDC_CALLBACK, finish, methods=["GET"])]
 
 
 def _uses_tls(request: Request) -> bool:

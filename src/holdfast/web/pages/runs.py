@@ -1,113 +1,47 @@
-"""The list of runs, the page of one run, and bulk actions on all matching runs."""
+"""The page of one run, and what its forms do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from starlette.datastructures import QueryParams
 
+from holdfast.control.explainer import WAITS, Reason
 from holdfast.control.gates import GateInfo
 from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import Ancestor, RunDetails
-from holdfast.errors import ConfigError, NotSerializable, RunNotFound, TooLarge
-from holdfast.model.filters import RunFilter
-from holdfast.model.metadata import parse_metadata
-from holdfast.model.names import MAX_KEY_CHARS
-from holdfast.model.run import FINAL_STATES, Page, RunInfo
-from holdfast.web.api.runs import run_batches
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.pages.formats import chunk_text
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.node_table import build_node_table, group_address
-from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec, parse_json, parse_time
+from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json, parse_time
 from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
+from holdfast.web.pages.tree_chart import parse_zoom, zoom_links
 
-PAGE_SIZE = 50
-TEXT_FILTERS = ("task", "queue", "tenant", "tag", "key", "metadata", "error", "id_prefix", "parent", "family")
-PLAIN_FILTERS = ("task", "queue", "tag", "key", "error", "id_prefix")
-TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
 MAX_STEPS = 200
 MAX_HISTORY = 200
 MAX_LOG_LINES = 200
+MAX_SEARCH_CHARS = 200
 MAX_CHUNKS = 500
 """How many of the last chunks the page of a run has."""
 MAX_DRAWN_NODES = 10_000
 """Of larger graphs, the page has only the table, whose nodes are read page by page."""
-BULK_ACTIONS = ("cancel", "retry")
-
-
-# List
-
-
-def _list(request: PageRequest) -> dict[str, Any] | PageContent:
-    given = _given_filters(request.query)
-    after = request.query.get("after") or None
-    problems: dict[str, str] = {}
-    filters = _to_filter(request, given, problems)
-    found = Page([], None) if problems else request.control.runs.page(**filters, limit=PAGE_SIZE, after=after)
-    values = {
-        "runs": found,
-        "problems": problems,
-        "given": given,
-        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", "paused", *TIME_FILTERS)),
-        "filtered": any(given.values()),
-        "bulk": {verb: link("/bulk", **given, verb=verb) for verb in BULK_ACTIONS},
-        "older": link("/runs", **given, after=found.after) if found.after else None,
-        "newest": link("/runs", **given) if after else None,
-        "live": None if after or problems else "/api/v1/live",
-    }
-    return PageContent("runs.html", values, 422) if problems else values
-
-
-def _given_filters(query: QueryParams) -> dict[str, Any]:
-    given: dict[str, Any] = {name: query.get(name, "").strip() for name in (*TEXT_FILTERS, *TIME_FILTERS)}
-    given["state"] = [state for state in query.getlist("state") if state]
-    given["paused"] = "1" if query.get("paused") else ""
-    return given
-
-
-def _to_filter(request: PageRequest, given: dict[str, Any], problems: dict[str, str] | None = None) -> Any:
-    """Turn query parameters into a filter of runs that the principal may see.
-
-    What is wrong with them is added to `problems` by the name of the field, or raised without it.
-    """
-    filters: dict[str, Any] = {name: given[name] or None for name in PLAIN_FILTERS}
-    filters["state"] = given["state"] or None
-    filters["paused"] = bool(given["paused"])
-    filters["tenant"] = request.principal.tenant or given["tenant"] or None
-    filters["scope"] = request.principal.scope
-    parsers: dict[str, Callable[[str], Any]] = {
-        "metadata": lambda text: parse_metadata([text]),
-        **{name: partial(parse_time, what=name.replace("_", " ")) for name in TIME_FILTERS},
-        **{name: partial(request.principal.find, request.control) for name in ("parent", "family")},
-    }
-    for name, parse in parsers.items():
-        if given[name]:
-            filters[name] = _parsed(name, partial(parse, given[name]), problems)
-    for name in (*PLAIN_FILTERS, "metadata", "state", "tenant"):
-        if problems is not None and filters.get(name):
-            only: Any = {name: filters[name]}
-            _parsed(name, partial(RunFilter.of, only), problems)
-    return filters
-
-
-def _parsed(name: str, parse: Callable[[], Any], problems: dict[str, str] | None) -> Any:
-    try:
-        return parse()
-    except (ConfigError, RunNotFound, TooLarge, NotSerializable) as error:
-        if problems is None:
-            raise
-        problems[name] = str(error)
-        return None
-
-
-# One run
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_REASON_PAGES = {
+    "event": ("events", "/events", "all_tasks"),
+    "topic": ("topics", "/topics", "all_tasks"),
+    "limit": ("limits", "/limits", "all_tenants"),
+    "budget": ("budgets", "/budgets", "all_tenants"),
+    "no_worker": ("workers", "/workers", "all_tenants"),
+    "no_queue": ("workers", "/workers", "all_tenants"),
+    "busy": ("workers", "/workers", "all_tenants"),
+    "unhealthy": ("workers", "/workers", "all_tenants"),
+}
 
 
 def _show(request: PageRequest) -> dict[str, Any]:
@@ -116,11 +50,14 @@ def _show(request: PageRequest) -> dict[str, Any]:
     steps = [step for step in details.steps if step.kind != "write"]
     unfinished = info.state not in FINAL_STATES
     graph, drawn = details.graph, None
+    awaited = sorted({wait.name for wait in details.waits if wait.kind == "message" and wait.name})
     if graph is not None and sum(graph.counts.values()) <= MAX_DRAWN_NODES:
         graph = drawn = request.control.graphs.read(info.id) if graph.more_nodes else graph
     return {
         "run": details,
         "info": details.info,
+        "awaited": awaited,
+        "topics": awaited or _declared_topics(request, details.info.task),
         "metadata": {
             name: link("/runs", metadata=f"{name}={msgspec.json.encode(value).decode()}")
             for name, value in details.info.metadata.items()
@@ -128,6 +65,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "ancestors": _ancestors(request, details.info.id),
         "timeline": build_timeline(details, datetime.now(UTC)),
         "graph": None if drawn is None else layout_graph(drawn),
+        "graph_zoom": zoom_links(f"/runs/{info.id}", parse_zoom(request.query.get("zoom", ""))),
         "group_address": group_address,
         "nodes": None if graph is None else build_node_table(graph, request.query, request.control.graphs),
         "gates": _gates(details),
@@ -140,7 +78,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
         "output": _output(request, info, details.kind),
-        "logs": request.control.runs.logs(info.id, tail=MAX_LOG_LINES) if details.kind == "task" else None,
+        "logs": _logs(request, info.id) if details.kind == "task" else None,
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
     } | _reasons(request, info)
 
@@ -160,6 +98,15 @@ def _output(request: PageRequest, info: RunInfo[Any], kind: str) -> dict[str, An
         "after": after,
         "follow": f"/api/v1/runs/{info.id}/stream" if unfinished else None,
     }
+
+
+def _logs(request: PageRequest, id: UUID) -> dict[str, Any]:
+    """Return the last lines that match the filter of the page's address."""
+    level, search = request.query.get("log_level", ""), request.query.get("log_search", "")[:MAX_SEARCH_CHARS]
+    level = level if level in LOG_LEVELS else ""
+    lines = request.control.runs.logs(id, level or None, search or None, tail=MAX_LOG_LINES)
+    filtered = bool(level or search)
+    return {"lines": lines, "level": level, "search": search, "LEVELS": LOG_LEVELS, "is_filtered": filtered}
 
 
 def _retry_preview(request: PageRequest, details: RunDetails) -> RetryPreview | None:
@@ -185,10 +132,26 @@ def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
         return {"reasons": [], "reasons_heading": ""}
     found = request.control.whys.why(info.id, request.principal.scope).reasons
     texts = [reason.text.partition(": holdfast ")[0].replace("`", "") for reason in found]
+    heading = "Running" if any(reason.code == "running" for reason in found) else "Why it isn't running"
     if all(text.startswith("waiting for ") for text in texts):
-        return {"reasons": [text.removeprefix("waiting for ") for text in texts], "reasons_heading": "Waiting for"}
-    running = any(reason.code == "running" for reason in found)
-    return {"reasons": texts, "reasons_heading": "Running" if running else "Why it isn't running"}
+        texts, heading = [text.removeprefix("waiting for ") for text in texts], "Waiting for"
+    reasons = [
+        {
+            "text": text,
+            "since": reason.data.get("since") if reason.code in WAITS else None,
+            "link": _reason_link(request, reason),
+        }
+        for text, reason in zip(texts, found, strict=True)
+    ]
+    return {"reasons": reasons, "reasons_heading": heading}
+
+
+def _reason_link(request: PageRequest, reason: Reason) -> tuple[str, str] | None:
+    """Return where to act on a reason: a label and an address. Runs are linked in its text."""
+    if reason.code == "gate":
+        return "review", f"/gates/{reason.data['id']}"
+    label, path, needs = _REASON_PAGES.get(reason.code, ("", "", ""))
+    return (label, path) if path and request.principal.may_open(needs) else None
 
 
 def _gates(details: RunDetails) -> list[GateInfo]:
@@ -246,6 +209,12 @@ def _update(request: PageRequest) -> str:
     return link(f"/runs/{request.id}", did="updated")
 
 
+def _declared_topics(request: PageRequest, task: str) -> list[str]:
+    """Return the topics for which the code of a task declares types, if this app has the code."""
+    known = request.context.app.registry.names().get(task)
+    return sorted(known.declaration.receives) if known is not None else []
+
+
 def _may_change(details: RunDetails) -> str | None:
     """Return what of a run can be changed: "all" before its start, "time" of a scheduled retry or a sleep, or None."""
     info = details.info
@@ -281,65 +250,7 @@ def _resend(request: PageRequest) -> str:
     return link(f"/runs/{request.id}", did="sent")
 
 
-def _find(request: PageRequest) -> dict[str, Any] | str:
-    """Redirect to the runs with the given key, or to the run whose id begins with the given text."""
-    given = request.query.get("id", "").strip()
-    if 0 < len(given) <= MAX_KEY_CHARS and given.isprintable():
-        with_key = request.control.runs.page(key=given, scope=request.principal.scope, limit=2)
-        if with_key:
-            return f"/runs/{with_key[0].id}" if len(with_key) == 1 else link("/runs", key=given)
-    try:
-        return f"/runs/{request.principal.find(request.control, given)}"
-    except RunNotFound as error:
-        return {"given": given, "detail": str(error)}
-
-
-# Bulk actions
-
-
-def _preview(request: PageRequest) -> dict[str, Any]:
-    verb, given = _bulk_action(request.query.get("verb", "")), _given_filters(request.query)
-    kept = [(name, value) for name, value in request.query.multi_items() if name in (*given, "verb")]
-    return {
-        "verb": verb,
-        "given": {name: value for name, value in given.items() if value},
-        "preview": request.control.bulk.preview(verb, RunFilter.of(_to_filter(request, given))),
-        "query": str(QueryParams(kept)),
-        "back": link("/runs", **given),
-        "changed": request.query.get("changed", ""),
-        "after": request.query.get("after", ""),
-    }
-
-
-def _run_bulk(request: PageRequest) -> str:
-    """Run batches for as long as a page may take, then show the preview of the rest."""
-    query = QueryParams(request.form.get("query", ""))
-    verb, given = _bulk_action(query.get("verb", "")), _given_filters(query)
-    matching, after = RunFilter.of(_to_filter(request, given)), request.form.get("after") or None
-    bulk, by = request.control.bulk, request.principal.by
-    if verb == "cancel":
-        reason = request.form.get("reason", "").strip() or None
-        gates = request.principal.can_approve
-        progress = run_batches(bulk.cancel(matching, reason=reason, by=by, after=after, with_gates=gates))
-    else:
-        progress = run_batches(bulk.retry(matching, by=by, after=after))
-    before = request.form.get("changed", "")
-    changed = progress.changed + (int(before) if before.isdecimal() else 0)
-    return link("/bulk", **given, verb=verb, changed=str(changed), after=progress.after)
-
-
-def _bulk_action(given: str) -> Any:
-    if given not in BULK_ACTIONS:
-        raise ConfigError(f"unknown bulk action {given[:40]!r}: use {' or '.join(BULK_ACTIONS)}")
-    return given
-
-
-PAGES = (
-    PageSpec(path="/runs", template="runs.html", section="runs", do=_list),
-    PageSpec(path="/find", template="find.html", section="runs", do=_find),
-    PageSpec(path="/runs/{id}", template="run.html", section="runs", do=_show),
-    PageSpec(path="/bulk", template="bulk.html", section="runs", do=_preview),
-)
+PAGES = (PageSpec(path="/runs/{id}", template="run.html", section="runs", do=_show),)
 ACTIONS = (
     FormAction(path="/runs/{id}/cancel", do=_cancel),
     FormAction(path="/runs/{id}/pause", do=_pause),
@@ -348,5 +259,4 @@ ACTIONS = (
     FormAction(path="/runs/{id}/fork", do=_fork),
     FormAction(path="/runs/{id}/send", do=_send),
     FormAction(path="/runs/{id}/resend", do=_resend),
-    FormAction(path="/bulk", do=_run_bulk),
 )

@@ -8,6 +8,7 @@ const FOCUSED = "a, button, summary, [tabindex]";
 const source = document.body.dataset.live;
 let waiting = null;
 let loggedOut = false;
+let failed = false;
 
 function isEditing(part) {
   const at = document.activeElement;
@@ -24,13 +25,14 @@ function openDetails(part) {
 }
 
 function isChanged(field) {
+  if (field.type === "checkbox") return field.checked !== field.defaultChecked;
   if (field.matches("select")) return [...field.options].some((it) => it.selected !== it.defaultSelected);
   return field.value !== field.defaultValue;
 }
 
 function editedFields(part) {
   const fields = [...part.querySelectorAll("input[id], select[id], textarea[id]")];
-  return fields.filter(isChanged).map((it) => [it.id, it.value]);
+  return fields.filter(isChanged).map((it) => [it.id, it.value, it.checked]);
 }
 
 // Identifies the form or <details> that contains an element: many have buttons with the same text.
@@ -56,9 +58,10 @@ function replace(part, fresh) {
   const scrolled = [...part.querySelectorAll(".scroll")].map((it) => it.scrollLeft);
   part.replaceChildren(...fresh.childNodes);
   part.querySelectorAll("details").forEach((it) => { it.open ||= open.has(detailsKey(it)); });
-  for (const [id, value] of written) {
+  for (const [id, value, checked] of written) {
     const field = document.getElementById(id);
-    if (field) field.value = value;
+    if (field?.type === "checkbox") field.checked = checked;
+    else if (field) field.value = value;
   }
   part.querySelectorAll(".scroll").forEach((it, n) => { it.scrollLeft = scrolled[n] ?? 0; });
   if (focused) (findSame(focused, part) ?? document.getElementById("main")).focus({ preventScroll: true });
@@ -69,14 +72,18 @@ async function refresh() {
   const answer = await fetch(location.href, { headers: { accept: "text/html" } });
   loggedOut = answer.status === 401;
   if (loggedOut) note("Your login has ended. Reload the page to log in again.");
-  if (!answer.ok) return;
+  else if (!answer.ok) note(`This page couldn't be updated: the server answered ${answer.status}.`);
+  else if (failed) note("");
+  failed = !answer.ok;
+  if (failed) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  updateTimes(document);
+  updateTimes(page);
   for (const part of document.querySelectorAll("[data-part]")) {
     const fresh = page.getElementById(part.id);
     if (fresh) replace(part, fresh);
   }
   document.title = page.title;
-  updateTimes(document);
 }
 
 function soon() {

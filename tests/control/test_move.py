@@ -1,0 +1,414 @@
+"""Moving all data to another database: everything arrives once, whatever interrupts the move."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, Holdfast, MoveRefused, StoreMoved
+from holdfast.control.move import Move, describe
+from holdfast.database import DataFault, open_database
+from holdfast.database.base import DatabaseConnection
+from holdfast.database.migrate import prepare_schema, table_names
+from holdfast.database.postgres import PostgresConnection
+from holdfast.database.sqlite_connection import SqliteConnection
+from holdfast.database.transfer import COPIED, NOT_COPIED, TableCopy, check_tables
+from tests.support.ledger import Ledger
+from tests.support.wait_until import wait_until
+
+pytestmark = pytest.mark.no_tables
+
+VALUES = {
+    "runs.state": "waiting", "runs.finished_at": None, "runs.kind": None, "runs.ending": None, "runs.session": None,
+    "budgets.per": "run", "budgets.on_exceeded": "wait", "schedules.kind": "schedule", "schedules.poller": None,
+    "schedules.poll_until": None, "messages.answer": None, "waits.kind": "event", "waits.outcome": None,
+    "waits.settled_at": None, "pauses.kind": "task", "tokens.may": "read", "audit.outcome": "done",
+    "queues.paused": 1, "runs.lane": 1,
+    "runs.options": '{"text": "naïve\\u0000 🦀"}', "runs.turn": -(2**60),
+    "runs.args": "[]", "runs.result": None, "runs.error": None, "runs.tags": None,
+    "runs.plan": None, "runs.limits": None, "runs.progress": None, "runs.debounce": None, "slots.id": 7, "polls.id": 8,
+}  # fmt: skip
+"""What the constraints of the tables allow, and some values that are easily changed on the way."""
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def urls(request, tmp_path):
+    """The URLs of two empty databases of these kinds."""
+
+    def url(kind, name):
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/{name}.db"
+        factory = request.getfixturevalue("databases")
+        return factory.create_empty()
+
+    source, target = request.param.split(" to ")
+    return url(source, "source"), url(target, "target")
+
+
+DIRECTIONS = ["sqlite to postgres", "postgres to sqlite", "sqlite to sqlite", "postgres to postgres"]
+both_ways = pytest.mark.parametrize("urls", DIRECTIONS[:2], indirect=True)
+every_way = pytest.mark.parametrize("urls", DIRECTIONS, indirect=True)
+
+
+class Opened:
+    """A database with its tables, for tests that look at rows."""
+
+    def __init__(self, url):
+        self.database = open_database(url, "holdfast")
+        self.connection = self.database.connect("client", 20) if "postgres" in url else self.database._open("write")
+        prepare_schema(self.database, self.connection, migrate=True)
+
+    def copy(self, table):
+        return TableCopy.of(table, self.database, self.connection)
+
+    def rows(self):
+        return {table.name: self.copy(table).read(self.connection, None, 1000) for table in COPIED}
+
+    def close(self):
+        self.connection.close()
+        self.database.close()
+
+
+def fill(url, rows=3):
+    """Write rows into every table."""
+    opened = Opened(url)
+    with opened.connection.transaction():
+        for table in COPIED:
+            copy = opened.copy(table)
+            found = [
+                tuple(value(table, name, kind, number) for name, kind in copy._columns.items())
+                for number in range(1, rows + 1)
+            ]
+            copy.write(opened.connection, found)
+            if table.counter is not None:
+                copy.adjust_counter(opened.connection)
+    got = opened.rows()
+    opened.close()
+    return got
+
+
+def value(table, name, kind, number):
+    own = f"{table.name}.{name}"
+    if own in VALUES and name not in table.key:
+        return VALUES[own]
+    if name in ("run", "root", "parent", "needs", "node") or (name == "id" and table.name in ("runs", "publications")):
+        return str(UUID(int=number if name != "node" else number + 100))
+    is_number = kind in ("bigint", "integer", "int", "smallint")
+    if is_number:
+        return number * 1000 if name.endswith(("_at", "_until")) else number
+    return VALUES.get(own, f"{name} {number}")
+
+
+def rows_of(url):
+    opened = Opened(url)
+    got = opened.rows()
+    opened.close()
+    return got
+
+
+def compare(source, target):
+    for name, rows in source.items():
+        if name != "workers":  # their leases have expired
+            assert target[name] == rows, name
+        assert len(target[name]) == len(rows), name
+
+
+def test_every_table_of_the_schema_is_moved_or_left_out_for_a_reason(database_url):
+    check_tables()
+    assert {table.name for table in COPIED} | set(NOT_COPIED) == set(table_names())
+    assert not {table.name for table in COPIED} & set(NOT_COPIED)
+    opened = Opened(database_url)
+    for table in COPIED:
+        copy = opened.copy(table)
+        assert set(table.key) <= set(copy.column_names)
+        assert primary_key(opened, table.name) == list(table.key) or table.name == "runs"
+    opened.close()
+
+
+def primary_key(opened, name):
+    from holdfast.database.statements import StatementSource, render
+
+    if opened.database.dialect.name == "sqlite":
+        text = "select name from pragma_table_info('holdfast_" + name + "') where pk > 0 order by pk"
+    else:
+        text = (
+            "select cast(a.attname as text) from pg_catalog.pg_index i join pg_catalog.pg_attribute a"
+            " on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = to_regclass('{schema}" + name +
+            "') and i.indisprimary order by array_position(cast(i.indkey as smallint[]), a.attnum)"
+        )  # fmt: skip
+    statement = render(StatementSource("key", None, "", text), opened.database.dialect)
+    return [row[0] for row in opened.connection.execute(statement, {})]
+
+
+@every_way
+def test_all_rows_of_all_tables_arrive_unchanged_and_new_ones_are_numbered_behind_them(urls):
+    source, target = urls
+    before = fill(source)
+    assert all(before.values())
+    move = Move(source, target)
+    assert move.plan().state == "planned"
+    report = move.run()
+    assert report.tables == {name: len(rows) for name, rows in before.items()}
+    assert report.runs == {"waiting": 3}
+    assert describe(report) == "3 runs (0 in flight), 105 rows in 35 tables"
+    assert move.run().state == "already moved"
+    move.close()
+    compare(before, rows_of(target))
+    compare(before, rows_of(source))
+    with Holdfast(target) as app:
+        app.remote("new task").enqueue()
+        (lane,) = [row for row in Opened(target).rows()["lanes"] if "new task" in row]
+        assert 4 in lane, "the numbers of lanes that were retired aren't used again"
+
+
+@both_ways
+def test_the_source_refuses_writes_and_the_target_too_until_it_is_complete(urls):
+    source, target = urls
+    fill(source)
+    refused = []
+
+    def progress(seen):
+        if seen.stage in ("copy", "verify", "wait") and len(refused) < 3:
+            for url in urls:
+                with Holdfast(url) as app, pytest.raises(StoreMoved, match="moved") as caught:
+                    app.remote("any").enqueue()
+                refused.append(str(caught.value))
+
+    Move(source, target, progress=progress).run()
+    assert "was moved to" in refused[0]
+    assert "is being moved here" in refused[1]
+    with Holdfast(source) as app:
+        with pytest.raises(StoreMoved):
+            app.worker().drain(timeout=10)
+        assert app.get_run(str(UUID(int=1))).info().state == "waiting", "it can still be read"
+    with Holdfast(target) as app:
+        app.remote("any").enqueue()
+
+
+class Killed(BaseException):
+    """The process that moves was killed."""
+
+
+class Killer:
+    """Kills a move before or after its nth commit."""
+
+    def __init__(self, monkeypatch):
+        self.left: int | None = None
+        self.after = False
+        for kind in (SqliteConnection, PostgresConnection):
+            monkeypatch.setattr(kind, "commit", self.wrapped(kind.commit))
+
+    def wrapped(self, real):
+        def commit(connection: DatabaseConnection) -> None:
+            if self.left is None:
+                real(connection)
+                return
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise Killed
+            real(connection)
+            if self.left == 0:
+                raise Killed
+
+        return commit
+
+
+@pytest.mark.parametrize("urls", [DIRECTIONS[0], pytest.param(DIRECTIONS[1], marks=pytest.mark.slow)], indirect=True)
+def test_a_move_that_is_killed_before_and_after_every_write_continues(urls, monkeypatch):
+    """Each call is killed at its first write that changes something: before it, then, in the next call, after it."""
+    source, target = urls
+    before = fill(source, rows=2)
+    monkeypatch.setattr("holdfast.control.move.FIRST_BATCH_ROWS", 2)
+    monkeypatch.setattr(TableCopy, "count", lambda _self, _connection: 2)  # which commits, but writes nothing
+    killer = Killer(monkeypatch)
+    kills = 0
+    while True:
+        killer.left, killer.after = 1, kills % 2 == 1
+        move = Move(source, target)
+        try:
+            move.run()
+        except Killed:
+            kills += 1
+        else:
+            break
+        finally:
+            killer.left = None
+            move.close()
+    compare(before, rows_of(target))
+    assert kills >= 2 * (len(COPIED) + 4), "one write per table, and those that begin and end the move"
+    with Holdfast(target) as app:
+        app.remote("any").enqueue()
+
+
+@both_ways
+def test_runs_in_flight_continue_in_the_target_without_a_repeated_or_lost_effect(urls, ledger):
+    source, target = urls
+
+    def declare(url):
+        app = Holdfast(url)
+
+        @app.task(name="order")
+        async def order(ctx: Context, number: int) -> int:
+            await ctx.options(name="note").step(note, f"charged {number}")
+            if number % 2:
+                await ctx.wait_for("go")
+            else:
+                await in_flight(number)
+            await ctx.options(name="note").step(note, f"shipped {number}")
+            return number
+
+        async def note(text: str) -> None:
+            ledger.write(text)
+
+        async def in_flight(number: int) -> None:
+            ledger.write(f"began {number}")
+            await asyncio.sleep(0 if url == target else 600)
+
+        return app
+
+    with declare(source) as app:
+        runs = app.remote("order").enqueue_many([(number,) for number in range(4)])
+        worker = app.worker(lease=1, grace=0)
+        with worker:
+            wait_until(lambda: sum("began" in line for line in ledger.lines()) == 2)
+            wait_until(lambda: sum(run.info().state == "waiting" for run in runs) == 2)
+            report = Move(source, target).run()
+            assert report.runs == {"running": 2, "waiting": 2}
+            assert report.live_workers == 1
+            wait_until(lambda: not worker._components.runner.busy_slots)
+            assert isinstance(app.store.database.failure, StoreMoved)
+    with declare(target) as app:
+        app.emit("go")
+        with app.worker():
+            assert [app.get_run(run.id).result(timeout=60) for run in runs] == [0, 1, 2, 3]
+        assert app.get_run(runs[0].id).info().crashes == 0
+    effects = [line for line in ledger.lines() if not line.startswith("began")]
+    assert sorted(effects) == sorted(f"{what} {number}" for what in ("charged", "shipped") for number in range(4))
+
+
+def test_the_target_waits_until_the_leases_of_the_source_have_expired(tmp_path, monkeypatch):
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    with Holdfast(source) as app:
+        app.store.prepare()
+        app.store.sessions.open("s", "s", 3_600_000_000, "{}")
+    move = Move(source, target)
+    assert 3000 < move._source.lease_seconds_left() <= 3600
+    left, waited = [30.0, 0.1, 0.0], []
+    monkeypatch.setattr(move._source, "lease_seconds_left", lambda: left.pop(0))
+    monkeypatch.setattr("holdfast.control.move.time.sleep", lambda _seconds: None)
+
+    def progress(seen):
+        if seen.stage == "wait":
+            waited.append(seen.seconds_left)
+            with Holdfast(target) as app, pytest.raises(StoreMoved):
+                app.remote("any").enqueue()
+
+    move._progress = progress
+    move.run()
+    assert waited == [30.0, 0.1]
+    with Holdfast(target) as app:
+        app.remote("any").enqueue()
+
+
+@both_ways
+def test_an_aborted_move_leaves_the_source_as_it_was_and_the_target_empty(urls, monkeypatch):
+    source, target = urls
+    before = fill(source)
+    killer = Killer(monkeypatch)
+    killer.left, killer.after = 20, True
+    with pytest.raises(Killed):
+        Move(source, target).run()
+    killer.left = None
+    with pytest.raises(MoveRefused, match="is being moved"):
+        Move(source, f"{target}2" if "sqlite" in target else f"sqlite:///{source[10:]}2").run()
+    Move(source, target).abort()
+    compare(before, rows_of(source))
+    assert not any(rows_of(target).values())
+    with pytest.raises(MoveRefused, match="no move"):
+        Move(source, target).abort()
+    with Holdfast(source) as app:
+        app.remote("any").enqueue()
+    Move(source, target).run()
+    with pytest.raises(MoveRefused, match="is finished"):
+        Move(source, target).abort()
+    fill_again = Move(target, f"sqlite:///{(source + target).split('sqlite:///')[1].split('.db')[0]}-third.db")
+    assert fill_again.run().state == "moved", "what was moved may be moved on"
+
+
+def test_a_target_with_data_the_same_database_and_memory_are_refused(tmp_path):
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    for url in (source, target):
+        with Holdfast(url) as app:
+            app.remote("any").enqueue()
+    with pytest.raises(MoveRefused, match=r"isn't empty: its table lanes"):
+        Move(source, target).plan()
+    with pytest.raises(MoveRefused, match="isn't empty"):
+        Move(source, target).run()
+    with pytest.raises(MoveRefused, match="the same database"):
+        Move(source, source).run()
+    with pytest.raises(MoveRefused, match="in-memory"):
+        Move("sqlite:///:memory:", target)
+    for url in (source, target):
+        with Holdfast(url) as app:
+            app.remote("any").enqueue()
+
+
+def test_a_dry_run_creates_nothing(tmp_path):
+    source = f"sqlite:///{tmp_path}/a.db"
+    with Holdfast(source) as app:
+        app.remote("any").enqueue()
+    report = Move(source, f"sqlite:///{tmp_path}/b.db").plan()
+    assert (report.state, report.runs, report.tables["runs"]) == ("planned", {"ready": 1}, 1)
+    assert not (tmp_path / "b.db").exists()
+
+
+def test_a_row_that_postgresql_cannot_store_is_named_and_the_move_can_be_aborted(tmp_path, postgres_url):
+    source = f"sqlite:///{tmp_path}/a.db"
+    with Holdfast(source) as app:
+        run = app.remote("any").enqueue()
+        with app.transaction() as connection:
+            connection.execute("update holdfast_runs set priority = 'high'")
+    move = Move(source, postgres_url)
+    with pytest.raises(DataFault, match=rf"runs \({run.id}\): column priority .* 'high'"):
+        move.run()
+    move.abort()
+    with Holdfast(source) as app:
+        app.remote("any").enqueue()
+
+
+def test_a_difference_between_source_and_target_stops_the_move(tmp_path, monkeypatch):
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    fill(source)
+    real = TableCopy.write
+
+    def changed(self, connection, rows):
+        place = self.column_names.index("args") if self.table.name == "runs" else None
+        altered = [tuple("[1]" if i == place else value for i, value in enumerate(row)) for row in rows]
+        real(self, connection, altered)
+
+    monkeypatch.setattr(TableCopy, "write", changed)
+    with pytest.raises(MoveRefused, match="table runs differs"):
+        Move(source, target).run()
+    with Holdfast(target) as app, pytest.raises(StoreMoved):
+        app.remote("any").enqueue()
+
+
+def test_only_one_process_moves_a_database(tmp_path):
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    fill(source)
+    others = []
+
+    def progress(seen):
+        if seen.stage == "copy" and not others:
+            others.append(Move(source, target).run())
+
+    with pytest.raises(MoveRefused, match="another process"):
+        Move(source, target, progress=progress).run()
+    assert others[0].state == "moved"
