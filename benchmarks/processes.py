@@ -54,7 +54,7 @@ def scratch_folder() -> Iterator[Path]:
 def start_process(command: Command, scratch: Path, name: str) -> subprocess.Popen[bytes]:
     """Start a process in its own session, so that Ctrl-C reaches only us.
 
-    The process exits when its standard input closes, which happens at the latest when we exit.
+    The process exits when its standard input closes, which happens when this process ends, if not before.
     """
     with (scratch / f"{name}.log").open("wb") as output:
         return subprocess.Popen(

@@ -3,7 +3,7 @@
     python cart.py
 
 Two customers fill their carts and check out; one of them has a card that is declined first. A cart is a run, found by
-its key. It holds no worker while nobody asks it something, and it survives crashes: kill the program (`kill -9`) and
+its key. Between asks it holds no worker, and it survives crashes: kill the program (`kill -9`) and
 start it again, and the customers continue where they were. Each ask has a key, so that it is handled once.
 """
 

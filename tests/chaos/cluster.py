@@ -71,7 +71,7 @@ def _execute(server: PostgresServer, statement: str) -> list[Any]:
 
 
 class FailoverDatabase(ChaosDatabase):
-    """Fails over so many times, each time with a synchronous standby."""
+    """A primary with a synchronous standby, which takes over when the primary is killed."""
 
     name = "PostgreSQL with a standby"
 

@@ -161,7 +161,7 @@ class BulkControl:
         if undos:
             text = f"ends after its compensations: {counted(len(undos), 'step')} to undo"
         elif row.is_running:
-            text = "its code is told to stop, and nothing more is recorded for it"
+            text = "its code gets a request to stop, and nothing more is recorded for it"
         else:
             text = "isn't executed anymore"
         return BulkEffect(UUID(row.id), text)

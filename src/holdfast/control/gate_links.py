@@ -111,7 +111,7 @@ class GateLinkControl:
 
 
 def actor(recipient: str | None, signer: str | None) -> str:
-    """Return who decided by a link, for the history. An entered name is told from that of the link's recipient."""
+    """Return who decided by a link, for the history. A name typed into the form differs from that of the recipient."""
     if recipient is not None:
         return f"{recipient} (link)"
     return "link" if signer is None else f"{signer} (link, name as entered)"

@@ -52,7 +52,7 @@ class Approval:
 
     Attributes:
         approved: Whether the tool may run.
-        message: What the model is told if it may not.
+        message: What the model receives instead of the tool's result if it may not.
         arguments: Arguments for the tool, instead of those that the model chose.
     """
 

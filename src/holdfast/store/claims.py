@@ -52,7 +52,7 @@ class ScanPolicy:
     return to an earlier position (a released run, a node of an old graph) and those of lower priorities.
 
     The policy bounds both. After a slow head scan, and while a lane fills claims completely, head scans take
-    about `max_head_share` of the time. But the head is scanned at the latest `max_head_interval_s` after the last scan,
+    about `max_head_share` of the time. But the head is scanned no later than `max_head_interval_s` after the last scan,
     however long that one took (a table lock, a stopped process), and at once when a claim found nothing: an idle worker
     never overlooks ready work.
     """

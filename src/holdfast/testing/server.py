@@ -1,6 +1,6 @@
 """A temporary PostgreSQL server for tests, benchmarks and crash tests.
 
-The server stops with its `with` block, or with this process at the latest: if the process is killed, a watchdog process
+The server stops at the end of its `with` block or when this process ends. If the process is killed, a watchdog process
 cleans up. psycopg is imported on demand.
 """
 

@@ -78,7 +78,7 @@ class StreamSlots:
 
     @property
     def refusal(self) -> str:
-        """What a client is told for which there is no slot."""
+        """The message to a client for which there is no slot."""
         total, per_token, per_client = self._limits()
         return (
             f"too many {self._what}: at most {total} in total, {per_token} per token and {per_client} per client;"

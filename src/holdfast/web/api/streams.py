@@ -391,7 +391,7 @@ class StreamEndpoint:
                 offset = 0
             async for part in self._follow(reader, feed, offset, form):
                 yield part
-        except HoldfastError as error:  # The reader reconnects and is told why.
+        except HoldfastError as error:  # The reader reconnects and receives the reason.
             log.request_unavailable(f"stream of run {reader.run}", str(error))
         finally:
             self._leave_feed(feed)
