@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.faults.conftest import APPS
-from tests.support.history_queries import states
+from tests.support.history_queries import fetch, states
 from tests.support.permits import in_use, parked_and_forgotten, recount, starts
 from tests.support.wait_until import wait_until
 
@@ -20,10 +20,10 @@ def start(processes, ledger, database_url):
     return lambda rate=ANY: processes.start(APPS / "limited.py", database_url, ledger.path, rate)
 
 
-def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout, name="alone"):
-    """Run jobs of a few keys, one at a time per key; replace a killed worker each time a share has started."""
-    app.limit("alone", concurrency=1, by="key")
-    task = app.task(name=name, limits=["alone"] if name == "alone" else [])(alone)
+def work_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout, limit, name):
+    """Run jobs of a few keys; replace a killed worker each time a share has started."""
+    app.limit(limit, concurrency={"alone": 1, "few": 3}[limit], by="key")
+    task = app.task(name=name, limits=[limit] if name == limit else [])(work)
     task.enqueue_many([(f"k{number % keys}", number, 0.02) for number in range(jobs)])
     running = [start() for _ in range(workers)]
     chance = random.Random(jobs)
@@ -37,13 +37,18 @@ def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, tim
         running.append(start())
     wait_until(lambda: states(app).keys() <= {"done", "failed"}, timeout)
     assert states(app) == {"done": jobs}
-    assert [line for line in ledger.lines() if line.startswith("clash")] == []
     assert {words[1] for words in ledger.words()} == {str(number) for number in range(jobs)}
     assert in_use(app.store) == recount(app.store) == {}
+    assert fetch(app, "select * from {}step_permits") == []
     assert parked_and_forgotten(app.store) == []
 
 
-async def alone(key: str, number: int, seconds: float) -> int:
+def work_alone_with_kills(app, start, ledger, *, name="alone", **load):
+    work_with_kills(app, start, ledger, limit="alone", name=name, **load)
+    assert [line for line in ledger.lines() if line.startswith("clash")] == []
+
+
+async def work(key: str, number: int, seconds: float) -> int:
     """Declare a task of the worker processes."""
     raise NotImplementedError
 
@@ -64,6 +69,14 @@ def test_a_step_never_runs_twice_at_once_although_workers_are_killed(app, start,
 @pytest.mark.slow
 def test_a_step_never_runs_twice_at_once_with_eight_workers_and_many_kills(app, start, ledger):
     work_alone_with_kills(app, start, ledger, workers=8, jobs=600, keys=20, kills=10, timeout=600, name="stepped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["few", "stepped_few"])
+def test_a_key_is_used_by_three_at_most_with_eight_workers_and_many_kills(app, start, ledger, name):
+    work_with_kills(app, start, ledger, workers=8, jobs=900, keys=4, kills=10, timeout=600, limit="few", name=name)
+    together = [int(count) for _, _, count in ledger.words()]
+    assert max(together) == 3, "the limit allows three, and there is enough work for as many"
 
 
 def start_often(app, start, *, workers, count, period, periods, timeout):

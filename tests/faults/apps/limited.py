@@ -3,6 +3,9 @@
 `alone`, and the step of `stepped`, must run at most once per key at a time. It creates a file per key, exclusively,
 with its process id. A file of a dead process may be removed; a file of a live process is a violation.
 
+`few`, and the step of `stepped_few`, may run three times per key at once. A file for each of them names its process;
+they are counted under a file lock, which a dead process doesn't hold.
+
 `weighted`, and the step of `metered`, count a cost against the rate. They record which attempt has started.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import sys
@@ -31,6 +35,7 @@ from tests.support.ledger import Ledger  # noqa: E402
 
 app = Holdfast(options.url)
 app.limit("alone", concurrency=1, by="key")
+app.limit("few", concurrency=3, by="key")
 app.limit("often", rate=options.rate)
 app.limit("tokens", rate=options.rate, cost="cost")
 ledger = Ledger(options.ledger)
@@ -77,6 +82,42 @@ async def hold(key: str, number: int, seconds: float) -> int:
 @app.task(name="stepped", max_crashes=1000, retry=Retry(max_attempts=1))
 async def stepped(ctx: Context, key: str, number: int, seconds: float) -> int:
     return await ctx.options(limits=["alone"]).step(hold, key, number, seconds)
+
+
+def count_in(key: str, number: int) -> tuple[int, Path]:
+    """Create a file for a run of this key; return how many runs of the key execute in live processes, with this one."""
+    folder = ledger.path.with_name(f"few {key}")
+    folder.mkdir(exist_ok=True)
+    with ledger.path.with_name("counting").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        others = 0
+        for file in list(folder.iterdir()):
+            with contextlib.suppress(FileNotFoundError):  # a run that ends isn't waited for: it still has its permit
+                if alive(int(file.read_text())):
+                    others += 1
+                else:
+                    file.unlink()
+        own = folder / str(number)
+        os.link(mine, own)
+        return others + 1, own
+
+
+async def be_counted(key: str, number: int, seconds: float) -> int:
+    count, own = count_in(key, number)
+    ledger.write("together", number, count)
+    await asyncio.sleep(seconds)
+    own.unlink()
+    return number
+
+
+@app.task(name="few", limits=["few"], max_crashes=1000, retry=Retry(max_attempts=1))
+async def few(key: str, number: int, seconds: float) -> int:
+    return await be_counted(key, number, seconds)
+
+
+@app.task(name="stepped_few", max_crashes=1000, retry=Retry(max_attempts=1))
+async def stepped_few(ctx: Context, key: str, number: int, seconds: float) -> int:
+    return await ctx.options(limits=["few"]).step(be_counted, key, number, seconds)
 
 
 @app.task(name="often", limits=["often"])
