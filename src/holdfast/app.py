@@ -596,12 +596,12 @@ class Holdfast:
             after: The `after` of the previous page.
         """
         reject_in_event_loop("runs")
-        return self._client.runs(
+        options = RunsOptions(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, key=key, metadata=metadata, error=error,
-            created_from=created_after, created_to=created_before, finished_from=finished_after,
-            finished_to=finished_before, paused=paused, top_level=top_level, search=search, sort=sort, limit=limit,
-            after=after,
+            created_after=created_after, created_before=created_before, finished_after=finished_after, after=after,
+            finished_before=finished_before, paused=paused, top_level=top_level, search=search, sort=sort, limit=limit,
         )  # fmt: skip
+        return self._client.runs(**page_options(options))
 
     async def aruns(self, **filters: Unpack[RunsOptions]) -> Page:
         """List runs, newest first. The awaitable form of `runs`."""

@@ -367,9 +367,12 @@ class BatchFailed(HoldfastError):
     """
 
     def __init__(self, errors: Mapping[int, Exception], results: Sequence[Any] | None = None) -> None:
-        wrong = [error for error in errors.values() if not isinstance(error, BaseException)]
+        if not isinstance(errors, Mapping):
+            raise TypeError(f"BatchFailed takes a dict of positions and exceptions, not {type(errors).__name__}")
+        wrong: list[object] = [error for error in errors.values() if not isinstance(error, BaseException)]
+        wrong += [at for at in errors if not hasattr(at, "__index__")]
         if not errors or wrong:
-            found = f"not {type(wrong[0]).__name__}" if wrong else "but it is empty"
+            found = f"not {wrong[0]!r}" if wrong else "but it is empty"
             raise TypeError(f"BatchFailed takes a dict of positions and exceptions, {found}")
         super().__init__(f"failed items of the batch: {len(errors)}; the first: {next(iter(errors.values()))}")
         self.errors = dict(errors)

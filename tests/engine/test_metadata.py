@@ -78,6 +78,12 @@ def test_metadata_combines_with_other_filters_and_pages(app, charge):
     assert found(app, error="declined", created_before=now + timedelta(days=1)) == [runs[3].id]
 
 
+@pytest.mark.parametrize("name", ["created_after", "created_before", "finished_after", "finished_before"])
+def test_a_time_without_a_zone_is_refused_by_the_name_that_was_given(app, name):
+    with pytest.raises(ConfigError, match=f"^{name} needs a time zone"):
+        app.runs(**{name: datetime.now(UTC).replace(tzinfo=None)})
+
+
 def test_values_are_compared_as_json_however_long_they_are(app, charge):
     values = [1, 1.5, True, None, "1", "ä\x00", [1, {"b": 2, "a": 1}], "x" * 3000 + "y", "x" * 3000 + "z"]
     ids = {}

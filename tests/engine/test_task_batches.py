@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 
 import pytest
@@ -69,7 +70,36 @@ def test_some_items_fail_and_are_retried_alone(app, calls):
     assert [runs[0].result(), runs[4].result()] == [0, 4]
     with pytest.raises(RunFailed, match="bad 2"):
         runs[2].result()
-    assert calls == [[0, 1, 2, 3, 4], [1, 2], [1, 2]]
+    assert calls[0] == [0, 1, 2, 3, 4]
+    assert sorted(number for numbers in calls[1:] for number in numbers) == [1, 1, 2, 2]  # together, if both are ready
+
+
+class Unprepared(BatchFailed):
+    """Its constructor doesn't call that of its base."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (lambda: BatchFailed({2: ValueError()}), "raised BatchFailed for item 2 of a batch of 2"),
+        (lambda: BatchFailed({-1: ValueError()}), "raised BatchFailed for item -1 of a batch of 2"),
+        (lambda: BatchFailed({"0": ValueError()}), "takes a dict of positions and exceptions, not '0'"),
+        (lambda: BatchFailed([ValueError()]), "takes a dict of positions and exceptions, not list"),
+        (Unprepared, "^$"),
+    ],
+)
+def test_a_malformed_batch_failure_fails_all_items(app, raised, expected):
+    @app.task(name="broken", batch=Batch(max_size=10), retry=Retry(max_attempts=1))
+    def broken(numbers: list[int]) -> None:
+        raise raised()
+
+    runs = broken.enqueue_many([(number,) for number in range(2)])
+    app.worker().drain(timeout=60)
+    assert {run.info().state for run in runs} == {"failed"}
+    assert all(re.search(expected, run.info().error.message) for run in runs)
 
 
 def test_an_exception_fails_all_items(app):

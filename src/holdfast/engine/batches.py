@@ -71,14 +71,17 @@ class BatchCall:
     def ends_after_error(
         cls, attempts: Sequence[Attempt], error: BaseException
     ) -> Iterator[tuple[Attempt, AttemptEnd]]:
-        """Yield how each attempt ends after the function raised: `BatchFailed` names those that failed."""
-        if not isinstance(error, BatchFailed):
+        """Yield how each attempt ends after the function raised: `BatchFailed` names those that failed.
+
+        A subclass of it that doesn't call its constructor names none, and fails all.
+        """
+        if not isinstance(error, BatchFailed) or not hasattr(error, "errors"):
             yield from ((attempt, attempt.failed(error)) for attempt in attempts)
             return
-        unknown = [at for at in error.errors if not 0 <= at < len(attempts)]
+        unknown = [at for at in error.errors if at not in range(len(attempts))]
         if unknown:
             task = attempts[0].task.name
-            wrong = TaskError(f"task {task} raised BatchFailed for item {unknown[0]} of a batch of {len(attempts)}")
+            wrong = TaskError(f"task {task} raised BatchFailed for item {unknown[0]!r} of a batch of {len(attempts)}")
             yield from ((attempt, attempt.failed(wrong)) for attempt in attempts)
             return
         ends = cls.ends_after(attempts, error.results)

@@ -92,6 +92,9 @@ def page_options(given: RunsOptions) -> PageOptions:
     """Return the arguments of `app.runs` as those of a page."""
     names = {"created_after": "created_from", "created_before": "created_to"}
     names |= {"finished_after": "finished_from", "finished_before": "finished_to"}
+    for name in names:
+        if (time := given.get(name)) is not None:
+            time_to_micros(cast(datetime, time), name)  # checked here, so that an error has the name that was given
     return cast(PageOptions, {names.get(name, name): value for name, value in given.items()})
 
 
