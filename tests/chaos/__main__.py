@@ -12,8 +12,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.chaos.chaos_run import ChaosConfig, ChaosRun
-from tests.chaos.cluster import FailoverDatabase
+from tests.chaos.cluster import Cluster, FailoverDatabase
 from tests.chaos.databases import ChaosDatabase, PostgresDatabase, SqliteDatabase
+from tests.chaos.hosts import HostsDatabase
+from tests.chaos.hosts import unavailable as hosts_unavailable
 from tests.chaos.report import Report
 from tests.chaos.soak import soak
 
@@ -27,6 +29,7 @@ examples:
   ./dev chaos --minutes 10 --postgres
   ./dev chaos --minutes 10 --sqlite --json result.json
   ./dev chaos --failover 20
+  ./dev chaos --hosts 8 --workers 16 --minutes 10
   ./dev chaos --soak --minutes 30 --postgres
 """
 
@@ -65,6 +68,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="use PostgreSQL with a synchronous standby; kill the primary and promote the standby N times (default:"
         " 20), without other faults",
     )
+    where.add_argument(
+        "--hosts",
+        type=_count,
+        metavar="N",
+        help="run the workers on N hosts with clocks of their own, in network namespaces, and use PostgreSQL with a"
+        " synchronous standby; partition and kill hosts, and fail over (Linux, as root, with iproute2 and libfaketime)",
+    )
     parser.add_argument(
         "--soak",
         action="store_true",
@@ -79,8 +89,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="also write the result to a file; - prints JSON instead of text")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep ledger and logs in this new folder")
     options = parser.parse_args(arguments)
-    if options.soak and options.failover is not None:
-        parser.error("--soak has no faults: leave --failover out")
+    if options.soak and (options.failover is not None or options.hosts is not None):
+        parser.error("--soak has no faults: leave --failover and --hosts out")
+    if options.hosts is not None and (reason := hosts_unavailable()) is not None:
+        parser.error(f"--hosts: {reason}")
     if options.workers < 2:
         parser.error("--workers must be at least 2, so that one can take over")
     return options
@@ -127,8 +139,10 @@ def folder(keep: Path | None) -> Iterator[Path]:
 
 
 def open_database(options: argparse.Namespace, path: Path) -> ChaosDatabase:
+    if options.hosts is not None:
+        return HostsDatabase(path, options.hosts)
     if options.failover is not None:
-        return FailoverDatabase(path, options.failover)
+        return FailoverDatabase(Cluster(path), options.failover)
     return SqliteDatabase(path) if options.sqlite else PostgresDatabase(path, options.version)
 
 

@@ -80,16 +80,20 @@ class ChaosRun:
         self._ledger = Ledger(folder / "ledger")
         source = random.Random(config.seed)
         self._pool = WorkerPool(
-            database.url, folder, config.workers, config.lease, config.concurrency, random.Random(source.random())
-        )
-        self._workload = Workload(Holdfast(database.url), self._ledger, config.lease)
+            database.url, folder, config.workers, config.lease, config.concurrency, random.Random(source.random()),
+            database.machines,
+        )  # fmt: skip
+        self._workload = Workload(Holdfast(database.client_url or database.url), self._ledger, config.lease)
         self._feeder = Feeder(self._workload, config.rate, config.max_unfinished, random.Random(source.random()))
         kinds = (WorkerKilled, WorkerStopped, WorkerPaused, WorkerTerminated) if config.worker_faults else ()
-        worker_faults = [kind(random.Random(source.random()), self._pool) for kind in kinds]
+        worker_faults: list[Fault] = [kind(random.Random(source.random()), self._pool) for kind in kinds]
         self._database_faults = list(database.faults(random.Random(source.random()), config.lease))
         harmful_tasks = task_faults(random.Random(source.random()), self._feeder) if config.worker_faults else []
         operator = OperatorPaused(random.Random(source.random()), self._feeder, self._workload.app)
         self._operators = [operator] if config.worker_faults else []
+        machine_faults = database.machine_faults(random.Random(source.random()), self._pool)
+        self._database_faults += [fault for fault in machine_faults if fault.is_outage]
+        worker_faults += [fault for fault in machine_faults if not fault.is_outage]
         self._injector = FaultInjector([*worker_faults, *harmful_tasks, *self._operators, *self._database_faults])
         self._stalls: list[tuple[float, float]] = []
 

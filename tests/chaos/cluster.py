@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,53 @@ DATABASE = "chaos"
 
 
 class Cluster:
-    """A primary and a synchronous standby."""
+    """A primary and a synchronous standby.
 
-    def __init__(self, folder: Path) -> None:
+    With an `address`, the servers also listen there, for clients in `network`; `inside` lets a thread use the network
+    that has this address.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        address: str = "127.0.0.1",
+        network: str | None = None,
+        inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         folder.chmod(0o777)  # PostgreSQL runs as another user.
-        self._servers = [PostgresServer(folder / name, port=0, settings=SETTINGS) for name in ("a", "b")]
+        self._address = address
+        self._inside = inside
+        settings = SETTINGS | {"listen_addresses": ",".join(sorted({"127.0.0.1", address})), "max_connections": 200}
+        self._servers = [PostgresServer(folder / name, port=0, settings=settings) for name in ("a", "b")]
         self.primary, self.standby = self._servers
-        self.primary.start()
-        self.primary.create_database(DATABASE)
-        self.add_standby()
+        with inside():
+            self.primary.start()
+            if network is not None:
+                with (self.primary.data / "pg_hba.conf").open("a") as access:
+                    access.write(f"host all all {network} scram-sha-256\n")
+            self.primary.create_database(DATABASE)
+            self.add_standby()
 
     @property
     def url(self) -> str:
         """The URL for clients; libpq finds the server that accepts writes."""
-        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+        hosts = ",".join(f"{self._address}:{server.port}" for server in self._servers)
         return f"postgresql://postgres:{self.primary.password}@{hosts}/{DATABASE}?target_session_attrs=read-write"
+
+    @property
+    def socket_url(self) -> str:
+        """The same over Unix sockets, which don't depend on the network."""
+        folders = ",".join(str(server.socket_folder) for server in self._servers)
+        ports = ",".join(str(server.port) for server in self._servers)
+        where = f"host={folders}&port={ports}&user=postgres&target_session_attrs=read-write"
+        return f"postgresql:///{DATABASE}?{where}"
 
     def add_standby(self) -> None:
         """Create a new standby from a copy of the primary and make replication synchronous."""
+        with self._inside():
+            self._add_standby()
+
+    def _add_standby(self) -> None:
         if self.standby.running:
             self.standby.stop()
         shutil.rmtree(self.standby.data, ignore_errors=True)
@@ -54,7 +84,8 @@ class Cluster:
     def fail_over(self) -> None:
         """Kill the primary as a power cut would, and promote the standby."""
         self.primary.kill()
-        _execute(self.standby, "select pg_promote(true, 60)")
+        with self._inside():
+            _execute(self.standby, "select pg_promote(true, 60)")
         self.primary, self.standby = self.standby, self.primary
 
     def close(self) -> None:
@@ -75,11 +106,12 @@ class FailoverDatabase(ChaosDatabase):
 
     name = "PostgreSQL with a standby"
 
-    def __init__(self, folder: Path, failovers: int) -> None:
-        self._cluster = Cluster(folder)
+    def __init__(self, cluster: Cluster, failovers: int) -> None:
+        self._cluster = cluster
         self._failovers = failovers
         self._fault: PrimaryKilled | None = None
-        self.url = self.direct_url = self._cluster.url
+        self.url = cluster.url
+        self.direct_url = cluster.socket_url
         with psycopg.connect(self.direct_url) as own:
             own.execute(TABLE)
             self._version = str(own.info.parameter_status("server_version"))

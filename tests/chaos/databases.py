@@ -22,6 +22,7 @@ from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
+from tests.chaos.worker_pool import Machine, WorkerPool
 from tests.support.busy_writer import BusyWriter
 from tests.support.charges import record_charges
 from tests.support.disk import Disk
@@ -38,9 +39,17 @@ class ChaosDatabase(ABC):
     """The URL for workers and clients."""
     direct_url: str
     """The URL for the verdict, without the proxy."""
+    client_url: str | None = None
+    """The URL for the client that starts runs, if it isn't that of the workers."""
+    machines: Sequence[Machine] = (Machine(),)
+    """Where workers run."""
 
     @abstractmethod
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]: ...
+
+    def machine_faults(self, source: random.Random, pool: WorkerPool) -> Sequence[Fault]:
+        """Return the faults of machines with workers."""
+        return []
 
     @abstractmethod
     def describe(self) -> str: ...

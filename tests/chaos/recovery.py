@@ -74,7 +74,7 @@ def _lost_in_a_row(before: Entry, after: Entry) -> bool:
 def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[float]:
     """Return the seconds from the start of each outage to each worker's next durable step.
 
-    Workers without a step before the next outage are left out.
+    Workers without a step before the next outage, and those that another fault hits meanwhile, are left out.
     """
     kept: dict[int, list[float]] = defaultdict(list)
     for line in facts.lines:
@@ -83,9 +83,13 @@ def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[fl
     found = []
     for number, (since, until) in enumerate(outages):
         over = outages[number + 1][0] if number + 1 < len(outages) else float("inf")
-        for times in kept.values():
+        others = [window for window in facts.windows if window != (since, until)]
+        for pid, times in kept.items():
             first = next((at for at in times if until < at < over), None)
-            if first is not None and times[0] < since:
+            if first is None or times[0] > since:
+                continue
+            attacks = [(attack.since, attack.until) for attack in facts.attacks if attack.pid == pid]
+            if not any(start < first and end + RECONNECT_S > since for start, end in (*attacks, *others)):
                 found.append(first - since)
     return sorted(found)
 

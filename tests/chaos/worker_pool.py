@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +20,27 @@ CLOCK_OFFSETS_S = (0.0, 600.0, -600.0, 3.0, -3.0)
 STOP_TIMEOUT_S = 20.0
 
 
+class Machine:
+    """Where workers run: this machine, with its network and its clock."""
+
+    clock: str | None = None
+    """How far its clock is off. None if each of its workers may have another time."""
+
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Let this thread start programs on the machine."""
+        return contextlib.nullcontext()
+
+    def environment(self) -> Mapping[str, str]:
+        return os.environ
+
+
 @dataclass
 class WorkerProcess:
     """A worker process. While it is `busy` with one fault, no other fault may use it."""
 
     process: subprocess.Popen[bytes]
     log: Path
+    machine: Machine
     busy: bool = False
     expected: bool = False
     """Whether its exit is expected."""
@@ -57,6 +72,7 @@ class WorkerPool:
     lease: float
     concurrency: int
     random_source: random.Random
+    machines: Sequence[Machine] = (Machine(),)
     workers: list[WorkerProcess] = field(default_factory=list)
     exited: list[WorkerProcess] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
@@ -67,21 +83,22 @@ class WorkerPool:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        for _ in range(self.size):
-            self.workers.append(self._start_worker())
+        for number in range(self.size):
+            self.workers.append(self._start_worker(self.machines[number % len(self.machines)]))
 
-    def _start_worker(self) -> WorkerProcess:
-        off = self.random_source.choice(CLOCK_OFFSETS_S)
-        self.skewed_clocks += off != 0
+    def _start_worker(self, machine: Machine) -> WorkerProcess:
+        off = self.random_source.choice(CLOCK_OFFSETS_S) if machine.clock is None else 0.0
+        self.skewed_clocks += off != 0 or machine.clock not in (None, "")
         log = self.folder / f"worker{len(self.workers) + len(self.exited)}.log"
         options = ["--lease", self.lease, "--concurrency", self.concurrency, "--clock-off", off]
         command = [sys.executable, WORKER, self.url, self.folder / "ledger", *options]
-        with log.open("wb") as output:
+        with log.open("wb") as output, machine.inside():
             process = subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                env=machine.environment(),
             )  # fmt: skip
-        return WorkerProcess(process, log)
+        return WorkerProcess(process, log, machine)
 
     @contextlib.contextmanager
     def borrow_worker(self) -> Iterator[WorkerProcess | None]:
@@ -95,6 +112,24 @@ class WorkerPool:
             yield worker
         finally:
             if worker is not None:
+                worker.busy = False
+
+    def of_machine(self, machine: Machine) -> list[WorkerProcess]:
+        """Return the workers of a machine, those that have exited included."""
+        with self._lock:
+            return [worker for worker in (*self.exited, *self.workers) if worker.machine is machine]
+
+    @contextlib.contextmanager
+    def borrow_machine(self, machine: Machine) -> Iterator[list[WorkerProcess]]:
+        """Lend the workers of a machine that no other fault uses to one fault."""
+        with self._lock:
+            free = [each for each in self.workers if each.machine is machine and not each.busy and _has_started(each)]
+            for worker in free:
+                worker.busy = True
+        try:
+            yield free
+        finally:
+            for worker in free:
                 worker.busy = False
 
     def kill(self, worker: WorkerProcess) -> None:
@@ -111,7 +146,7 @@ class WorkerPool:
         with self._lock:
             self.workers.remove(worker)
             self.exited.append(worker)
-            self.workers.append(self._start_worker())
+            self.workers.append(self._start_worker(worker.machine))
 
     def replace_exited(self) -> None:
         """Replace workers that exited unexpectedly: after an error, or without a database at start."""

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     help="Address or network of a reverse proxy whose X-Forwarded-For names the client; repeatable.",
 )  # fmt: skip
 @click.option(
+    "--read-url", metavar="URL",
+    help="A replica of the PostgreSQL server, for lists, statistics and metrics.  [default: $HOLDFAST_READ_URL]",
+)  # fmt: skip
+@click.option(
     "--identity-header", metavar="NAME", help="Header in which a --proxy names the user, such as X-Forwarded-User."
 )
 @click.option("--groups-header", metavar="NAME", help="Header in which it names the groups, separated by commas.")
@@ -48,6 +52,7 @@ def dashboard(
     port: int,
     hosts: tuple[str, ...],
     proxies: tuple[str, ...],
+    read_url: str | None,
     grants: tuple[str, ...],
     **sign_in: str | None,
 ) -> None:
@@ -81,7 +86,8 @@ def dashboard(
     if token is None and how is None:
         check_locked(app, host, hosts or proxies, local=local)
     unlocked = local and not hosts and not proxies and how is None
-    served = site(app, token=token, unlocked=unlocked, hosts=hosts, proxies=proxies, sign_in=how)
+    read_url = read_url or os.environ.get("HOLDFAST_READ_URL") or None
+    served = site(app, token=token, unlocked=unlocked, hosts=hosts, proxies=proxies, sign_in=how, read_url=read_url)
     configure_console_log(verbose=False)
     allow_many_connections()
     with listen(host, port) as listening:

@@ -13,6 +13,7 @@ from holdfast.database.roles import role_names, roles_script
 from holdfast.model.clock import Duration, to_micros
 from holdfast.model.names import check_name
 from holdfast.store import Store
+from holdfast.store.admin import WalPosition
 from holdfast.store.retention import LOWEST_RUN_ID
 
 
@@ -51,6 +52,10 @@ class Maintenance:
         """Return the schema version and the pending migrations; changes nothing."""
         version = self._store.version()
         return SchemaStatus(version, newest_version(), [each.name for each in migrations() if each.number > version])
+
+    def wal_position(self) -> WalPosition:
+        """Return how far the PostgreSQL server has written or replayed its write-ahead log."""
+        return self._store.health.wal_position()
 
     def migrate(self) -> list[str]:
         """Create or migrate the tables, and return the applied migrations."""

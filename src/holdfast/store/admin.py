@@ -148,6 +148,15 @@ class ServerFacts(NamedTuple):
     listeners: int
 
 
+class WalPosition(NamedTuple):
+    """How far a server has written or replayed the write-ahead log. Times are microseconds."""
+
+    bytes: int
+    now: int
+    replayed_at: int | None
+    """When the last transaction that a standby has replayed was committed."""
+
+
 class SnapshotHolder(NamedTuple):
     """A transaction or replication slot that keeps vacuum from removing dead rows. `took`: microseconds."""
 
@@ -195,6 +204,10 @@ class DatabaseHealth(StoreModule):
     def server(self) -> ServerFacts:
         """Return the facts of the PostgreSQL server."""
         return ServerFacts._make(self._execute("read", "read_server_facts")[0])
+
+    def wal_position(self) -> WalPosition:
+        """Return how far the PostgreSQL server has written or replayed the write-ahead log."""
+        return WalPosition._make(self._execute("read", "read_wal_position")[0])
 
     def snapshot_holders(self) -> list[SnapshotHolder]:
         """Return what keeps vacuum from removing dead rows on PostgreSQL, the oldest first."""

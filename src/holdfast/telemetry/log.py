@@ -464,6 +464,14 @@ def supervisor_stopped() -> None:
 # Dashboard and API
 
 
+def replica_used() -> None:
+    _log(logging.INFO, "read replica in use")
+
+
+def replica_unused(reason: str) -> None:
+    _log(logging.WARNING, "read replica not in use, reading from the primary", {"reason": reason})
+
+
 def request_failed(where: str, error: BaseException) -> None:
     _log(logging.ERROR, "request failed", exc_info=error, request=where, error=type(error).__name__)
 

@@ -97,8 +97,13 @@ class PostgresServer:
         """Return the URL of a database on this server."""
         if self.port is not None:
             return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{quote(database)}"
-        where = {"host": str(self._folder / "socket"), "port": SOCKET_PORT, "user": USER}
+        where = {"host": str(self.socket_folder), "port": SOCKET_PORT, "user": USER}
         return f"postgresql:///{quote(database)}?{urlencode(where, safe='/')}"
+
+    @property
+    def socket_folder(self) -> Path:
+        """The directory of the Unix socket. Exists once the server has been started."""
+        return self._folder / "socket"
 
     @property
     def password(self) -> str:
@@ -257,7 +262,7 @@ class PostgresServer:
         settings = {
             "listen_addresses": listen,
             "port": self.port or SOCKET_PORT,
-            "unix_socket_directories": self._folder / "socket",
+            "unix_socket_directories": self.socket_folder,
             **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

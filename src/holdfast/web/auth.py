@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from starlette.requests import Request
 from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.audit import acting
+from holdfast.control.replica import ReplicaReads
 from holdfast.control.tokens import TokenInfo, hash_credential, parse_token_id, to_credential
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.access import EVERYTHING, AccessScope, Permission, Role, describe_scope, permissions_of
@@ -344,6 +345,12 @@ class SiteContext:
     authenticator: Authenticator
     threads: RequestThreads
     oidc: OidcClient | None = None
+    replica: InitVar[Control | None] = None
+    reads: ReplicaReads = field(init=False)
+    """Reads that may be a little behind: on the replica, if there is one."""
+
+    def __post_init__(self, replica: Control | None) -> None:
+        object.__setattr__(self, "reads", ReplicaReads(self.control, replica))
 
 
 def authorize(

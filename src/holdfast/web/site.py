@@ -21,7 +21,7 @@ from holdfast.control.open import IN_MEMORY, reopen_store
 from holdfast.errors import ConfigError
 from holdfast.web.api import audit, budgets, interaction, resources, runs, tokens, topics
 from holdfast.web.api.live import LIVE, LIVE_RUN, LiveUpdates
-from holdfast.web.api.metrics import CONTENT_TYPE, exposition
+from holdfast.web.api.metrics import CONTENT_TYPE, exposition, replica_gauges
 from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
 from holdfast.web.api.streams import STREAM_RUN, StreamEndpoint
@@ -61,6 +61,7 @@ def dashboard(
     hosts: Iterable[str] = (),
     proxies: Iterable[str] = (),
     sign_in: SignIn | None = None,
+    read_url: str | None = None,
 ) -> SecurityMiddleware:
     """Build the dashboard and the API of an app as an ASGI application, to be served or mounted.
 
@@ -68,7 +69,8 @@ def dashboard(
     creates others. `unlocked`: until a token is created, every user of this machine has all permissions. That applies
     only to requests that a server on a loopback address receives itself, not through a proxy or a mount. `hosts`: the
     host names it is reached by, besides localhost and IP addresses. `proxies`: addresses or networks of reverse proxies
-    whose X-Forwarded-For header names the client. `sign_in`: how people sign in without a token.
+    whose X-Forwarded-For header names the client. `sign_in`: how people sign in without a token. `read_url`:
+    a replica of the PostgreSQL server, for lists, statistics and metrics.
     """
     hosts, proxies = list(hosts), list(proxies)
     if unlocked and (hosts or sign_in is not None):
@@ -77,13 +79,15 @@ def dashboard(
         raise ConfigError("an identity header needs proxies=[…]: the addresses from which it is believed")
     clients = ClientAddresses(proxies)
     control = _control(app)
+    replica = None if read_url is None else _replica(app, read_url)
     token = token or os.environ.get("HOLDFAST_TOKEN") or None
     threads = RequestThreads()
     authenticator = Authenticator(control, token, unlocked=unlocked, sign_in=sign_in, clients=clients)
-    context = SiteContext(app, control, authenticator, threads, _oidc_client(app, control, sign_in))
+    context = SiteContext(app, control, authenticator, threads, _oidc_client(app, control, sign_in), replica)
 
     def close() -> None:
         threads.close()
+        context.reads.close()
         control.close()
 
     @asynccontextmanager
@@ -131,6 +135,14 @@ def _control(app: Holdfast) -> Control:
     return Control(reopen_store(app.store, app.url, read_timeout_s=READ_TIMEOUT_S), app.registry, app.links)
 
 
+def _replica(app: Holdfast, url: str) -> Control:
+    """Open the control of a replica. It is connected to with its first use, so it may be unreachable at the start."""
+    store = reopen_store(app.store, url, migrate=False, read_timeout_s=READ_TIMEOUT_S)
+    if {app.store.database.dialect.name, store.database.dialect.name} != {"postgres"}:
+        raise ConfigError("a read URL is for PostgreSQL: it names a replica of the app's server")
+    return Control(store, app.registry, app.links)
+
+
 def _api_routes(context: SiteContext, live: LiveUpdates, streams: StreamEndpoint) -> list[BaseRoute]:
     return [
         Route(f"{PREFIX}/openapi.json", _openapi(context), name="openapi"),
@@ -157,7 +169,9 @@ def _metrics(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             authorize(await context.threads.run(context.authenticator.authenticate, request), "read", all_tenants=True)
-            return Response(await context.threads.run(exposition, context.control), media_type=CONTENT_TYPE)
+            read = await context.threads.run(context.reads.run, exposition)
+            text = read.value + (replica_gauges(read.lag_s) if context.reads.has_replica else "")
+            return Response(text, media_type=CONTENT_TYPE)
         except Exception as error:
             return error_response(error, request)
 

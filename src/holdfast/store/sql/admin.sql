@@ -129,6 +129,16 @@ select cast(current_setting('max_connections') as int), (select count(*) from pg
     case when pg_is_in_recovery() then 1 else 0 end, pg_notification_queue_usage(), current_setting('server_version'),
     (select count(*) from {schema}workers where lease_until > {now} and coalesce(wake_channel, '-') <> '')
 
+-- name: read_wal_position
+-- only: postgres
+-- Read up to which byte of the write-ahead log a primary has written, or a standby replayed.
+--
+-- Also the time, and when the last transaction was committed that a standby has replayed.
+select
+    cast(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_insert_lsn() end, '0/0') as bigint),
+    {clock},
+    cast(extract(epoch from pg_last_xact_replay_timestamp()) * 1000000.0 as bigint)
+
 -- name: list_old_snapshots
 -- only: postgres
 -- List what keeps vacuum from removing dead rows: old transactions, prepared transactions and replication slots.

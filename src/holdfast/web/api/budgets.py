@@ -52,7 +52,7 @@ def _name(call: ApiRequest) -> str:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        method="GET", path="/budgets", name="list_budgets", summary="List budgets with what was spent.",
+        method="GET", path="/budgets", name="list_budgets", may_lag=True, summary="List budgets with what was spent.",
         do=_budgets, answer={"budgets": list[BudgetInfo]}, all_tenants=True,
     ),
     Operation(

@@ -19,6 +19,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.control import Control
 from holdfast.model.access import AccessScope
 from holdfast.model.run import RunState
 from holdfast.web.api.event_streams import EventStream, StreamLimits, StreamOperation, StreamSlots
@@ -68,6 +69,18 @@ LIVE_RUN = StreamOperation(
 )
 
 
+def _lists(control: Control, scope: AccessScope) -> list[Any]:
+    """Read what the lists begin with."""
+    seen: list[Any] = [
+        (run.id, run.state, run.attempt, run.progress) for run in control.runs.page(scope=scope, limit=50)
+    ]
+    seen.append([(gate.id, gate.until) for gate in control.gates.open(scope, 100)])
+    if not scope.is_limited:
+        seen += [control.counts.overview(), control.queues.paused()]
+        seen.append([(each.session, each.state, each.runs) for each in control.workers.list()])
+    return seen
+
+
 class LiveUpdates:
     """Streams changes to a bounded number of listeners."""
 
@@ -103,14 +116,7 @@ class LiveUpdates:
             at, version = self._versions.get(scope, (0.0, ""))
             if time.monotonic() - at < POLL_INTERVAL_S / 2:
                 return version
-            control = self._context.control
-            seen: list[Any] = [
-                (run.id, run.state, run.attempt, run.progress) for run in control.runs.page(scope=scope, limit=50)
-            ]
-            seen.append([(gate.id, gate.until) for gate in control.gates.open(scope, 100)])
-            if not scope.is_limited:
-                seen += [control.counts.overview(), control.queues.paused()]
-                seen.append([(each.session, each.state, each.runs) for each in control.workers.list()])
+            seen = self._context.reads.run(lambda control: _lists(control, scope)).value
             version = hashlib.sha256(_encode(seen)).hexdigest()[:16]
             recent = dict(list(self._versions.items())[-MAX_LISTENERS:])
             self._versions = {**recent, scope: (time.monotonic(), version)}

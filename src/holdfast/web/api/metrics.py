@@ -29,6 +29,22 @@ def exposition(control: Control) -> str:
     return "".join(line + "\n" for metric in _metrics(control) for line in _lines(metric))
 
 
+def replica_gauges(lag_s: float | None) -> str:
+    """Return the metrics of the replica that lists are read from. `lag_s` is None if the primary was read instead."""
+    lines = [
+        "# HELP holdfast_replica_used 1 if lists are read from the replica, otherwise 0.",
+        "# TYPE holdfast_replica_used gauge",
+        f"holdfast_replica_used {int(lag_s is not None)}",
+    ]
+    if lag_s is not None:
+        lines += [
+            "# HELP holdfast_replica_lag_seconds How far the replica is behind.",
+            "# TYPE holdfast_replica_lag_seconds gauge",
+            f"holdfast_replica_lag_seconds {lag_s}",
+        ]
+    return "".join(line + "\n" for line in lines)
+
+
 def _metrics(control: Control) -> Iterator[Gauge]:
     counts = control.counts.overview()
     yield Gauge(

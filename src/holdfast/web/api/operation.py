@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -20,6 +20,7 @@ from holdfast.web.auth import Principal, SiteContext, authorize, client_of
 from holdfast.web.responses import JSON, RequestError, check_decoded_size, error_response, json_response, read_body
 
 PREFIX = "/api/v1"
+LAG_HEADER = "Holdfast-Replica-Lag"
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -37,10 +38,12 @@ class ApiRequest:
     path: dict[str, str]
     query: Any
     body: Any
+    replica: Control | None = None
+    """What an operation that may lag reads from, if not from the primary."""
 
     @property
     def control(self) -> Control:
-        return self.context.control
+        return self.replica or self.context.control
 
     def run(self) -> RunInfo[Any]:
         """Read the run that the path names, if the principal may see it."""
@@ -76,6 +79,8 @@ class Operation:
     all_tenants: bool = False
     all_tasks: bool = False
     requires: Permission | None = None
+    may_lag: bool = False
+    """Whether it may read from a replica, which is a little behind: what lists, counts or summarizes."""
 
     @property
     def permission(self) -> Permission:
@@ -93,8 +98,12 @@ def route(context: SiteContext, operation: Operation) -> Route:
                     raise RequestError(403, "the API requires a bearer token for changes, not a login", "no_bearer")
                 body = await _body(request, operation)
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
+            if operation.may_lag:
+                return await _read(operation, call)
             with acting(principal.by, "api", client_of(request)):
                 result = await context.threads.run(operation.do, call)
+            if operation.method == "POST":
+                context.reads.changed()
             if operation.follow is not None:
                 result = await operation.follow(call, result)
             if operation.method == "POST":
@@ -107,6 +116,16 @@ def route(context: SiteContext, operation: Operation) -> Route:
             return error_response(error, request)
 
     return Route(PREFIX + operation.path, handle, methods=[operation.method], name=operation.name)
+
+
+async def _read(operation: Operation, call: ApiRequest) -> Response:
+    """Answer with what may be a little behind. A header says how many seconds, if a replica was read."""
+    reads = call.context.reads
+    read = await call.context.threads.run(reads.run, lambda control: operation.do(replace(call, replica=control)))
+    answer = json_response(read.value, operation.status)
+    if read.lag_s is not None:
+        answer.headers[LAG_HEADER] = f"{read.lag_s:.1f}"
+    return answer
 
 
 def _query(request: Request, operation: Operation) -> Any:

@@ -350,7 +350,7 @@ def _stats(call: ApiRequest) -> dict[str, Any]:
 
 OPERATIONS = (
     Operation(
-        method="GET", path="/gates", name="list_gates", summary="List open gates, oldest first.",
+        method="GET", path="/gates", name="list_gates", may_lag=True, summary="List open gates, oldest first.",
         do=_open_gates, query=GatesQuery, answer={"gates": list[OpenGate]},
     ),
     Operation(
@@ -377,7 +377,7 @@ OPERATIONS = (
         do=_link_gate, body=GateLinkRequest, answer=GateLink, status=201, requires="approve",
     ),
     Operation(
-        method="GET", path="/events", name="list_events",
+        method="GET", path="/events", name="list_events", may_lag=True,
         summary="List events that runs wait for, the longest first, and events that were emitted, the newest first.",
         do=_events, query=EventsQuery, answer=EventList, all_tasks=True,
     ),
@@ -391,7 +391,7 @@ OPERATIONS = (
         do=_clear_event, body=EventName, answer=CHANGED, all_tasks=True,
     ),
     Operation(
-        method="GET", path="/queues", name="list_queues", summary="List queues with their backlog.",
+        method="GET", path="/queues", name="list_queues", may_lag=True, summary="List queues with their backlog.",
         do=_queues, answer={"queues": list[QueueInfo]}, all_tenants=True,
     ),
     Operation(
@@ -403,7 +403,7 @@ OPERATIONS = (
         summary="Resume a paused queue.", do=_resume_queue, answer=CHANGED, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/pauses", name="list_pauses", summary="List paused tasks and tenants.",
+        method="GET", path="/pauses", name="list_pauses", may_lag=True, summary="List paused tasks and tenants.",
         do=_pauses, answer={"pauses": list[PauseInfo]}, all_tenants=True,
     ),
     Operation(
@@ -416,7 +416,7 @@ OPERATIONS = (
         do=_resume, body=PauseTarget, answer=CHANGED, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/schedules", name="list_schedules", summary="List schedules and triggers.",
+        method="GET", path="/schedules", name="list_schedules", may_lag=True, summary="List schedules and triggers.",
         do=_schedules, answer={"schedules": list[ScheduleInfo]}, all_tenants=True,
     ),
     Operation(
@@ -458,7 +458,7 @@ OPERATIONS = (
         do=_delete_schedule, answer=CHANGED, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/limits", name="list_limits", summary="List limits with their usage.",
+        method="GET", path="/limits", name="list_limits", may_lag=True, summary="List limits with their usage.",
         do=_limits, answer={"limits": list[LimitInfo]}, all_tenants=True,
     ),
     Operation(
@@ -471,11 +471,11 @@ OPERATIONS = (
         summary="Return a limit to what the code declares.", do=_reset_limit, answer=LimitInfo, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/workers", name="list_workers", summary="List worker sessions.",
+        method="GET", path="/workers", name="list_workers", may_lag=True, summary="List worker sessions.",
         do=_workers, answer={"workers": list[WorkerInfo]}, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/workers/lost", name="list_lost_workers",
+        method="GET", path="/workers/lost", name="list_lost_workers", may_lag=True,
         summary="List workers that were lost, with the runs that were recovered from them.",
         do=_lost_workers, query=LostQuery, answer={"workers": list[LostWorkerInfo]}, all_tenants=True,
     ),
@@ -484,11 +484,11 @@ OPERATIONS = (
         do=_tasks, answer={"tasks": list[TaskInfo]}, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/counts", name="count_runs", summary="Count runs by state, queue and task.",
+        method="GET", path="/counts", name="count_runs", may_lag=True, summary="Count runs by state, queue and task.",
         do=_counts, answer=Counts, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/stats", name="read_stats",
+        method="GET", path="/stats", name="read_stats", may_lag=True,
         summary="Report throughput, failures, wait and run times, as a whole or by interval.",
         do=_stats, query=StatsQuery, answer={"stats": list[Stats]}, all_tenants=True,
     ),

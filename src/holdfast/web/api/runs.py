@@ -472,11 +472,11 @@ def run_batches(batches: Iterator[BulkProgress]) -> BulkProgress:
 
 OPERATIONS = (
     Operation(
-        method="GET", path="/runs", name="list_runs", summary="List runs, newest first.",
+        method="GET", path="/runs", name="list_runs", may_lag=True, summary="List runs, newest first.",
         do=_list, query=RunsQuery, answer=RunsPage,
     ),
     Operation(
-        method="GET", path="/search", name="search",
+        method="GET", path="/search", name="search", may_lag=True,
         summary="Find runs by id, key, tag, metadata, task, argument or error.",
         do=_search, query=SearchQuery, answer=SearchResults,
     ),

@@ -46,7 +46,7 @@ def _publish(call: ApiRequest) -> Published:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        method="GET", path="/topics", name="list_topics",
+        method="GET", path="/topics", name="list_topics", may_lag=True,
         summary="List topics, the tasks that subscribe, recent messages, and functions that wait for some.",
         do=_topics, query=TopicsQuery, answer=TopicDetails, all_tasks=True,
     ),

@@ -43,7 +43,7 @@ def _change_budget(request: PageRequest) -> str:
 
 
 PAGES = (
-    PageSpec(path="/budgets", template="budgets.html", section="budgets", do=_budgets, all_tenants=True),
+    PageSpec(path="/budgets", template="budgets.html", section="budgets", do=_budgets, all_tenants=True, may_lag=True),
     PageSpec(path="/budgets/{budget:path}", template="budgets.html", section="budgets", do=_budget, all_tenants=True),
 )
 ACTIONS = (FormAction(path="/budgets", do=_change_budget, all_tenants=True),)

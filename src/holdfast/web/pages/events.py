@@ -33,7 +33,7 @@ def _event(request: PageRequest) -> tuple[str, str | None]:
     return request.form.get("name", "").strip(), request.principal.tenant or given
 
 
-PAGES = (PageSpec(path="/events", template="events.html", section="events", do=_list, all_tasks=True),)
+PAGES = (PageSpec(path="/events", template="events.html", section="events", do=_list, all_tasks=True, may_lag=True),)
 ACTIONS = (
     FormAction(path="/events", do=_emit, all_tasks=True),
     FormAction(path="/events/clear", do=_clear, all_tasks=True),

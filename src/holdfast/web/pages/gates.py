@@ -121,7 +121,7 @@ def _values(
 
 
 PAGES = (
-    PageSpec(path="/gates", template="gates.html", section="gates", do=_list),
+    PageSpec(path="/gates", template="gates.html", section="gates", do=_list, may_lag=True),
     PageSpec(path="/gates/{id}", template="gate.html", section="gates", do=_show),
 )
 ACTIONS = (

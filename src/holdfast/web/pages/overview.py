@@ -129,4 +129,4 @@ def _stuck(running: Sequence[ClaimedRun], tasks: Sequence[Stats]) -> Iterator[Ov
             yield OverviewProblem("note", what, do, f"/runs/{run.id}", "The run")
 
 
-PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview),)
+PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview, may_lag=True),)

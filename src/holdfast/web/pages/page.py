@@ -7,7 +7,7 @@ redirects to the page to show next, or changes nothing and shows a page itself, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
@@ -42,10 +42,12 @@ class PageRequest:
     path: dict[str, str]
     query: QueryParams
     form: Mapping[str, str] = field(default_factory=dict)
+    replica: Control | None = None
+    """What a page that may lag reads from, if not from the primary."""
 
     @property
     def control(self) -> Control:
-        return self.context.control
+        return self.replica or self.context.control
 
     @property
     def id(self) -> UUID:
@@ -71,6 +73,8 @@ class PageSpec:
     all_tenants: bool = False
     all_tasks: bool = False
     requires: Permission = "read"
+    may_lag: bool = False
+    """Whether it may read from a replica, which is a little behind: what lists, counts or summarizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +104,25 @@ def page_route(context: SiteContext, page: PageSpec) -> Route:
             principal = await context.threads.run(context.authenticator.authenticate, request)
             authorize(principal, page.requires, all_tenants=page.all_tenants, all_tasks=page.all_tasks)
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params)
-            values = await context.threads.run(page.do, page_request)
+            values, lag_s = await _content(page, page_request)
             if isinstance(values, str):
                 return RedirectResponse(request.scope.get("root_path", "") + values, 303)
             if isinstance(values, PageContent):
                 values_, status = {"section": page.section, **values.values}, values.status
                 return render(request, principal, values.template, status, **values_)
-            return render(request, principal, page.template, **{"section": page.section, **values})
+            return render(request, principal, page.template, **{"section": page.section, "lag_s": lag_s, **values})
         except Exception as error:
             return error_page(error, request, principal)
 
     return Route(page.path, handle, methods=["GET"])
+
+
+async def _content(page: PageSpec, request: PageRequest) -> tuple[dict[str, Any] | str | PageContent, float | None]:
+    """Return what a page shows, and how many seconds that is behind; None if the primary was read."""
+    context = request.context
+    if not page.may_lag:
+        return await context.threads.run(page.do, request), None
+    return await context.threads.run(context.reads.run, lambda control: page.do(replace(request, replica=control)))
 
 
 def action_route(context: SiteContext, action: FormAction) -> Route:
@@ -125,6 +137,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
             with acting(principal.by, "dashboard", client_of(request)):
                 next_page = await context.threads.run(action.do, page_request)
+            context.reads.changed()
             if isinstance(next_page, PageContent):
                 return render(request, principal, next_page.template, next_page.status, **next_page.values)
             log.operator_action(f"{request.method} {request.url.path}", principal.by)

@@ -97,8 +97,10 @@ def _back(request: PageRequest, kind: str, name: str) -> str:
 
 
 PAGES = (
-    PageSpec(path="/queues", template="queues.html", section="queues", do=_list, all_tenants=True),
-    PageSpec(path="/queues/{queue:path}", template="queue.html", section="queues", do=_show, all_tenants=True),
+    PageSpec(path="/queues", template="queues.html", section="queues", do=_list, all_tenants=True, may_lag=True),
+    PageSpec(
+        path="/queues/{queue:path}", template="queue.html", section="queues", do=_show, all_tenants=True, may_lag=True
+    ),
 )
 ACTIONS = (
     FormAction(path="/queues", do=_change_queue, all_tenants=True),

@@ -173,6 +173,7 @@ def render(request: Request, principal: Principal | None, template: str, status:
             "oidc": _has_oidc(request),
             "live": None,
             "section": None,
+            "lag_s": None,
             **values,
         },
     )

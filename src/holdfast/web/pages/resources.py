@@ -155,11 +155,13 @@ def _change_limit(request: PageRequest) -> str:
 
 
 PAGES = (
-    PageSpec(path="/schedules", template="schedules.html", section="schedules", do=_schedules, all_tenants=True),
+    PageSpec(
+        path="/schedules", template="schedules.html", section="schedules", do=_schedules, all_tenants=True, may_lag=True
+    ),
     PageSpec(
         path="/schedules/{schedule:path}", template="schedule.html", section="schedules", do=_schedule, all_tenants=True
     ),
-    PageSpec(path="/limits", template="limits.html", section="limits", do=_limits, all_tenants=True),
+    PageSpec(path="/limits", template="limits.html", section="limits", do=_limits, all_tenants=True, may_lag=True),
     PageSpec(path="/limits/{limit:path}", template="limits.html", section="limits", do=_limit, all_tenants=True),
 )
 ACTIONS = (

@@ -230,8 +230,8 @@ def _bulk_action(given: str) -> Any:
 
 
 PAGES = (
-    PageSpec(path="/runs", template="runs.html", section="runs", do=_list),
-    PageSpec(path="/find", template="find.html", section="runs", do=_find),
+    PageSpec(path="/runs", template="runs.html", section="runs", do=_list, may_lag=True),
+    PageSpec(path="/find", template="find.html", section="runs", do=_find, may_lag=True),
     PageSpec(path="/bulk", template="bulk.html", section="runs", do=_preview),
 )
 ACTIONS = (FormAction(path="/bulk", do=_run_bulk),)

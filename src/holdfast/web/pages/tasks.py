@@ -88,6 +88,8 @@ def _show(request: PageRequest) -> dict[str, Any]:
 
 
 PAGES = (
-    PageSpec(path="/tasks", template="tasks.html", section="tasks", do=_list, all_tenants=True),
-    PageSpec(path="/tasks/{task:path}", template="task.html", section="tasks", do=_show, all_tenants=True),
+    PageSpec(path="/tasks", template="tasks.html", section="tasks", do=_list, all_tenants=True, may_lag=True),
+    PageSpec(
+        path="/tasks/{task:path}", template="task.html", section="tasks", do=_show, all_tenants=True, may_lag=True
+    ),
 )

@@ -35,6 +35,13 @@ def _show(request: PageRequest) -> dict[str, Any]:
 
 
 PAGES = (
-    PageSpec(path="/tenants", template="tenants.html", section="tenants", do=_list, all_tenants=True),
-    PageSpec(path="/tenants/{tenant:path}", template="tenant.html", section="tenants", do=_show, all_tenants=True),
+    PageSpec(path="/tenants", template="tenants.html", section="tenants", do=_list, all_tenants=True, may_lag=True),
+    PageSpec(
+        path="/tenants/{tenant:path}",
+        template="tenant.html",
+        section="tenants",
+        do=_show,
+        all_tenants=True,
+        may_lag=True,
+    ),
 )

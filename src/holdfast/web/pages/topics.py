@@ -24,5 +24,5 @@ def _publish(request: PageRequest) -> str:
     return link("/topics", did="published" if published.runs or published.functions else "published-to-nobody")
 
 
-PAGES = (PageSpec(path="/topics", template="topics.html", section="topics", do=_list, all_tasks=True),)
+PAGES = (PageSpec(path="/topics", template="topics.html", section="topics", do=_list, all_tasks=True, may_lag=True),)
 ACTIONS = (FormAction(path="/topics", do=_publish, all_tasks=True),)

@@ -27,6 +27,8 @@ def _show(request: PageRequest) -> dict[str, Any]:
 
 
 PAGES = (
-    PageSpec(path="/workers", template="workers.html", section="workers", do=_list, all_tenants=True),
-    PageSpec(path="/workers/{session}", template="worker.html", section="workers", do=_show, all_tenants=True),
+    PageSpec(path="/workers", template="workers.html", section="workers", do=_list, all_tenants=True, may_lag=True),
+    PageSpec(
+        path="/workers/{session}", template="worker.html", section="workers", do=_show, all_tenants=True, may_lag=True
+    ),
 )
