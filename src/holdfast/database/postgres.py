@@ -88,6 +88,8 @@ _REJECTION = re.compile(
 _READ_SESSION = """select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('search_path'),
     cast(pg_catalog.current_schemas(true) as text[])"""
 _OPTIONS_REJECTED = "unsupported startup parameter"
+_NO_CONNECTIONS = re.compile("too many (clients|connections)|remaining connection slots|no more connections allowed")
+_MORE_CONNECTIONS = "close unneeded connections, raise max_connections, or use pgbouncer"
 
 
 class OptionsRejected(AccessDenied):
@@ -175,7 +177,8 @@ class PostgresConnection(DatabaseConnection):
                 raise OptionsRejected(
                     f"{display_url} rejected the URL's options; set ignore_startup_parameters = options in pgbouncer"
                 ) from error
-            raise StoreUnavailable(f"cannot connect to {display_url}: {reason}; is the server running?") from error
+            hint = _MORE_CONNECTIONS if _NO_CONNECTIONS.search(reason) else "is the server running?"
+            raise StoreUnavailable(f"cannot connect to {display_url}: {reason}; {hint}") from error
         with _translate_errors(self._what):
             pid, path, schemas = self._psycopg.execute(_READ_SESSION, prepare=False).fetchone() or (0, "", [])
         self.pooled = pid != self._psycopg.info.backend_pid
