@@ -62,6 +62,11 @@ class OutageScenario:
             kinds = [entry.kind for entry in other.get_run(run.id).history()]
         assert [kind for kind in kinds if kind in ("started", "crashed", "failed", "done")] == ["started", "done"]
 
+    def charged_nobody(self, run):
+        with Holdfast(self.url) as other:
+            info, kinds = other.get_run(run.id).info(), [entry.kind for entry in other.get_run(run.id).history()]
+        assert (info.crashes, "worker_lost" in kinds, "crashed" in kinds) == (0, True, False)
+
 
 @pytest.fixture
 def scenario(durable_server, caplog):
@@ -170,3 +175,4 @@ def test_a_transaction_gives_up_when_its_run_is_lost(scenario):
         scenario.server.start()
         assert scenario.result(run) == "a"
     assert scenario.rows() == ["a"]
+    scenario.charged_nobody(run)

@@ -278,7 +278,7 @@ def test_runs_of_a_crashed_worker_are_taken_over_after_its_code_stops(kit):
     run = both.enqueue()
     kit.drain()
     assert run.result(timeout=0) == [None, "quick"]
-    assert (seen, run.info().crashes) == ([[]], 1)
+    assert (seen, run.info().crashes) == ([{}], 1)
 
 
 def add_row(connection, name: str) -> str:

@@ -16,7 +16,7 @@ def test_a_lease_is_renewed_only_before_it_expires(harness, clock):
     assert harness.store.sessions.renew("w", 60 * SECOND)
     clock.advance(60)
     assert not harness.store.sessions.renew("w", 60 * SECOND), "nobody has recovered it, and yet it is over"
-    assert harness.store.sessions.find_dead() == ["w"]
+    assert list(harness.store.sessions.find_dead()) == ["w"]
 
 
 def test_a_renewal_counts_from_the_moment_it_is_made(harness, clock):
@@ -24,7 +24,7 @@ def test_a_renewal_counts_from_the_moment_it_is_made(harness, clock):
     clock.advance(20)
     harness.store.sessions.renew("w", 60 * SECOND)
     clock.advance(59)
-    assert harness.store.sessions.find_dead() == []
+    assert harness.store.sessions.find_dead() == {}
     assert harness.store.sessions.next_expiry() == SECOND
 
 
@@ -36,7 +36,7 @@ def test_opening_a_session_again_doesnt_lengthen_its_lease(harness, clock):
     harness.session("w", lease=60)
     clock.advance(60)
     harness.session("w", lease=60)
-    assert harness.store.sessions.find_dead() == ["w"]
+    assert list(harness.store.sessions.find_dead()) == ["w"]
 
 
 def test_live_workers_are_those_with_a_lease(harness, clock):
@@ -138,10 +138,10 @@ def test_runs_of_an_unknown_session_are_recovered(harness):
     harness.session("w")
     claim = harness.running("w")
     harness.sql("delete from {schema}workers")
-    assert harness.store.sessions.find_dead() == ["w"]
+    assert list(harness.store.sessions.find_dead()) == ["w"]
     assert harness.recover("w").requeued == 1
     assert harness.state(claim.id) == "ready"
-    assert harness.store.sessions.find_dead() == []
+    assert harness.store.sessions.find_dead() == {}
 
 
 def test_only_dead_sessions_are_recovered(harness, clock):
@@ -235,7 +235,7 @@ def test_a_recovery_in_several_transactions_leaves_no_run_with_the_dead_session(
     assert harness.sql("select count(*) from {schema}runs where state = 'running'") == [(200,)], "all or none"
     assert harness.sql("select count(*) from {schema}runs where deaths > 0") == [(500,)]
     harness.sql("delete from {schema}history where kind = 'x'")
-    assert harness.store.sessions.find_dead() == ["w"]
+    assert list(harness.store.sessions.find_dead()) == ["w"]
     assert harness.recover("w").requeued == 200
     assert harness.sql("select count(*) from {schema}runs where session is not null or deaths <> 1") == [(0,)]
     assert harness.sql("select count(*) from {schema}runs where crashes > 0") == [(0,)], "nobody is charged"

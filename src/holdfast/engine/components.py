@@ -25,7 +25,7 @@ from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.loops.claimer import Claimer
 from holdfast.engine.loops.committer import Committer
-from holdfast.engine.loops.heartbeat import FreezeDetector, Heartbeat, LeaseGuard
+from holdfast.engine.loops.heartbeat import FreezeDetector, Heartbeat, LeaseGuard, OutageDetector
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.loops.listener import CommitListener
 from holdfast.engine.loops.maintenance import KEEP_AUDIT_MICROS, Pruner, StatsAggregator
@@ -190,8 +190,9 @@ class WorkerComponents:
         )
         self.wait_poller = WaitPoller(store)
         freezes = FreezeDetector(state, lease)
+        outages = OutageDetector(lease, freezes)
         self.heartbeat = Heartbeat(
-            store, state, runner, lease, freezes, self._new_session, self.lose_session, self._status
+            store, state, runner, lease, freezes, outages, self._new_session, self.lose_session, self._status
         )
         self.stall_handler = StallHandler(
             self.monitor, runner, state, lease, self.heartbeat.renew_soon, self._report_unhealthy
@@ -199,7 +200,7 @@ class WorkerComponents:
         self.lease_guard = LeaseGuard(
             store, state, lease, freezes, self.lose_session, self.stall_handler, self._report_progress
         )
-        self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
+        self.recovery = RecoveryLoop(store, state, self.failures.notify, freezes, outages)
         claimer = self.claimer
         self.timers = TimerLoop(
             store, self._runs_became_ready, self.failures.notify, lambda: claimer.poll_interval_s

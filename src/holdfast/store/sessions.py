@@ -9,7 +9,7 @@ and the others have finished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -176,15 +176,18 @@ class SessionStore(StoreModule):
         rows = self._execute("read", "count_claimed", rows=_sessions(sessions))
         return [(session, queue, task, number) for session, queue, task, number in rows]
 
-    def find_dead(self) -> list[str]:
-        """Return sessions whose lease has expired, and sessions without a row that runs still name."""
-        found = column(self._execute("poll", "find_dead_sessions"))
-        if not all(isinstance(session, str) and "\ufffd" not in session for session in found):  # only on SQLite
+    def find_dead(self) -> dict[str, int]:
+        """Return sessions whose lease has expired, each with the microseconds since then.
+
+        0: the session has no row, but runs still name it.
+        """
+        found = self._execute("poll", "find_dead_sessions")
+        if not all(isinstance(session, str) and "\ufffd" not in session for session, _ in found):  # only on SQLite
             suspects = self._execute("housekeeping", "suspect_unknown_sessions")
             self._context.quarantine.examine(
                 "housekeeping", [str(id) for (id,) in suspects], "the session is no valid text"
             )
-        return [session for session in found if isinstance(session, str)]
+        return {session: expired_for for session, expired_for in found if isinstance(session, str)}
 
     def next_expiry(self) -> int | None:
         """Return the microseconds until the next lease expires, None without sessions."""
@@ -204,7 +207,7 @@ class SessionStore(StoreModule):
             lost[session] = last, LostWorker(session, more.name, *counts, known.excused or more.excused, *runs)
         return list(lost.values())
 
-    def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
+    def recover(self, sessions: Collection[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
         """Recover up to 500 runs of those of these sessions that are still dead under the lock.
 
         `too_many`: the error of runs that crashed more often than they may. `excused`: the database was unavailable, so
@@ -218,7 +221,7 @@ class SessionStore(StoreModule):
         return self._past_corrupt_rows("housekeeping", work, lambda tx: column(tx.execute("suspect_owned", rows=rows)))
 
 
-def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
+def _recover(tx: Tx, sessions: Collection[str], too_many: str, *, excused: bool) -> RecoveryResult:
     given = _sessions(sessions)
     names: dict[str, str] = dict(tx.execute("lock_dead_sessions", rows=given))
     locked = list(names)

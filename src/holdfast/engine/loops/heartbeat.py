@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from holdfast.engine.attempt import Attempt, Session, WorkerState
 from holdfast.engine.event_loop import StallHandler
-from holdfast.engine.loops.base import Loop
+from holdfast.engine.loops.base import MAX_RETRY_PAUSE_S, Loop
 from holdfast.engine.runner import Runner
 from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND
@@ -25,6 +25,9 @@ CANCEL_POLL_INTERVAL_S = 0.4
 
 CLOSE_UNUSED_AFTER_S = 10.0
 """When a worker closes a connection to PostgreSQL that it doesn't need all the time."""
+
+MIN_SILENCE_S = 2.0
+"""A slow answer is no outage, however short the lease is. A silence of less than two thirds of it costs no lease."""
 
 
 class FreezeDetector:
@@ -58,6 +61,51 @@ class FreezeDetector:
         """Return whether a freeze ended after this moment (monotonic)."""
         with self._lock:
             return self._frozen_until > moment
+
+
+class OutageDetector:
+    """Detects that this process can't reach the database: then other workers couldn't renew their leases either.
+
+    The heartbeat and the recovery record when the database answered them, and when it didn't.
+    """
+
+    def __init__(self, lease: float, freezes: FreezeDetector) -> None:
+        self._freezes = freezes
+        self._longest_gap_s = max(min(lease * 2 / 3, lease / 3 + MAX_RETRY_PAUSE_S), MIN_SILENCE_S)
+        self._aftermath_s = lease / 3 + MAX_RETRY_PAUSE_S  # a hanging call is aborted, and retried after a pause
+        self._last_answer: float | None = None
+        self._began_at: float | None = None  # of the last outage; the times are monotonic
+        self._ended_at: float | None = None
+        self._lock = threading.Lock()
+
+    def record_failure(self) -> None:
+        """Note that the database didn't answer."""
+        with self._lock:
+            self._begin(time.monotonic() if self._last_answer is None else self._last_answer)
+
+    def record_answer(self) -> None:
+        """Note that the database answered; after a long silence of a process that wasn't frozen, it was unreachable."""
+        now = time.monotonic()
+        with self._lock:
+            last, self._last_answer = self._last_answer, now
+            if last is not None and now - last > self._longest_gap_s and not self._freezes.was_frozen_since(last):
+                self._begin(last)
+            if self._ended_at is None:
+                self._ended_at = now
+
+    def _begin(self, moment: float) -> None:
+        if self._began_at is None or (self._ended_at is not None and moment > self._ended_at + self._aftermath_s):
+            self._began_at = moment
+        self._ended_at = None
+
+    def may_explain(self, moment: float) -> bool:
+        """Return whether a live worker's lease may have expired at this moment (monotonic) because of an outage.
+
+        Other workers notice its end a little later: their heartbeats pause after a failure.
+        """
+        with self._lock:
+            began_at, ended_at = self._began_at, self._ended_at
+        return began_at is not None and began_at <= moment <= (ended_at or moment) + self._aftermath_s
 
 
 class CancellationPoller:
@@ -116,6 +164,7 @@ class Heartbeat(Loop):
         runner: Runner,
         lease: float,
         freezes: FreezeDetector,
+        outages: OutageDetector,
         new_session: Callable[[], Session],
         lose_session: Callable[[Session, str], None],
         status: Callable[[], str | None],
@@ -129,6 +178,7 @@ class Heartbeat(Loop):
         self._status = status
         self._lose_session = lose_session
         self._freezes = freezes
+        self._outages = outages
         self._unknown: set[tuple[str, int]] = set()
         self._cancellation = CancellationPoller(store, state, runner)
         self._renew_at = 0.0  # monotonic; stays in the past while renewals fail
@@ -148,16 +198,19 @@ class Heartbeat(Loop):
         """Renew the lease now and reconcile the claimed runs, or open a session if there is none."""
         started_at = time.monotonic()
         session = self._state.session
-        if session is None:
-            self._open()
-        else:
-            if self._renew_at and not self.is_failing and started_at - self._renew_at > self._lease / 3:
-                self.on_missed_renewal()
-            try:
+        try:
+            if session is None:
+                self._open()
+            else:
+                if self._renew_at and not self.is_failing and started_at - self._renew_at > self._lease / 3:
+                    self.on_missed_renewal()
                 self._renew(session)
-            except StoreUnavailable:
+        except StoreUnavailable:
+            self._outages.record_failure()
+            if session is not None:
                 self.on_missed_renewal()
-                raise
+            raise
+        self._outages.record_answer()
         self._renew_at = started_at + self._lease / 3
 
     def renew_soon(self) -> None:

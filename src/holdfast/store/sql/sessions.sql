@@ -52,7 +52,7 @@ where session = :session and (select min(session) from {schema}runs where sessio
 returning session
 
 -- name: find_dead_sessions
--- Find sessions whose lease has expired, and sessions without a row that runs still name.
+-- Find sessions whose lease has expired, with the time since then, and sessions without a row that runs still name.
 --
 -- The recursion jumps from session to session in the index instead of reading every run.
 with recursive held (session) as (
@@ -60,10 +60,10 @@ with recursive held (session) as (
     union all
     select (select min(r.session) from {schema}runs r where r.session > held.session) from held where held.session is not null
 )
-select session from (
-    select session from {schema}workers where lease_until <= {clock}
-    union
-    select held.session from held
+select session, expired_for from (
+    select session, {clock} - lease_until as expired_for from {schema}workers where lease_until <= {clock}
+    union all
+    select held.session, 0 from held
     where held.session is not null and not exists (select 1 from {schema}workers w where w.session = held.session)
 ) dead
 order by session limit 50
