@@ -77,7 +77,8 @@ class RunInfo(Generic[R_co]):
     then too, and `result_omitted` is true for a run that is done. `key` is the idempotency key. `args` are the
     arguments as plain JSON values with secrets masked; in lists, long ones are a string with the start of their JSON.
     `due_at` is when a scheduled run becomes ready. `metadata` is what `options(metadata=…)` and `ctx.annotate` attached
-    to it. `scheduled_for` is the slot of the schedule that created the run.
+    to it. `scheduled_for` is the slot of the schedule that created the run. `crashes` counts the deaths of its process
+    that the run was charged with, because it was alone there, since its last transition, restart or retry.
     `corrupt` names columns of the run's row that another program or a failure has damaged; their values are left out.
     """
 
