@@ -213,3 +213,14 @@ def test_waiters_that_were_not_woken_yet_get_an_event_before_it_is_cleared(harne
     assert {wait for claim in waiting for wait in harness.waits(claim.id).values()} == {("event", "1")}
     assert {harness.state(claim.id) for claim in waiting} == {"ready"}
     assert harness.store.events.emit(None, "x", "2") is True
+
+
+@pytest.mark.parametrize("by_run", [False, True], ids=["client", "run"])
+def test_a_wait_whose_run_is_missing_keeps_no_other_from_being_woken(harness, claim, by_run):
+    lost, waiting = [harness.waiting("w", "event", "x") for _ in range(2)]
+    harness.sql(f"delete from {{schema}}runs where id = '{lost.id}'")
+    if by_run:
+        assert harness.store.journal.write("w", [emit_of(claim)]) == [Written("true")]
+    else:
+        assert harness.store.events.emit(None, "x", "1") is True
+    assert [claim.id for claim in harness.claim("w", 8)] == [waiting.id]

@@ -402,6 +402,12 @@ def test_a_hostile_tenant_reaches_no_other_tenant(shared):
             NEW.format(", parent") + ROW.format(f", '{graph}'"),
             NEW.format(", root") + ROW.format(f", '{graph}'"),
             NEW.format(", plan") + ROW.format(""", '{"gr\\u0061ph": {"nodes": [{"tenant": "globex"}]}}'"""),
+            *(NEW.format(", turn") + ROW.format(f", {turn}") for turn in (-(2**63), 2**63 - 1)),
+            *(
+                NEW.format(f", {column}") + ROW.format(f", {time}")
+                for column in ("due_at", "deadline", "lifetime", "keep_failed", "start_by")
+                for time in (-(2**63), 2**63 - 1)
+            ),
             (
                 "insert into holdfast.keys (scope, key, digest, run, created_at)"
                 """ values ('["globex","job"]', 'new', '', gen_random_uuid(), 0)"""

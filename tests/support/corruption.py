@@ -22,7 +22,7 @@ KINDS = (
     "receiver", "parent", "graph",
 )  # fmt: skip
 """Kinds of active runs: one of each stays healthy, the other is corrupted."""
-BOUNDED = ("runs", "waits", "schedules", "workers", "limits")
+BOUNDED = ("schedules", "workers", "limits")
 """Tables whose constraints on PostgreSQL refuse most of these values; a table may be damaged in spite of them."""
 SUSPENDED = ("sleeper", "waiter", "receiver", "parent")
 KINDS_OF_LIMITED = ("limited", "stranded_limited", "parked")

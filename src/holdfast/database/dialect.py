@@ -75,6 +75,8 @@ SHOWN_RUN_COLUMNS = (
 """The columns of the view `shown_runs`, in its order."""
 MAX_TURN = 2**62
 """Turns beyond are corrupt; they don't count, so that no other turn overflows."""
+MAX_TIME_MICROS = 4 * 10**17
+"""About the year 14,600. Times beyond are corrupt; sums and differences of others don't overflow."""
 
 _LIMIT_FACTORS = {"limit": 1, "double_limit": 2, "wide_limit": 32}
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")

@@ -19,7 +19,7 @@ import re
 
 import msgspec
 
-from holdfast.database.dialect import check_schema
+from holdfast.database.dialect import MAX_TIME_MICROS, MAX_TURN, check_schema
 from holdfast.errors import ConfigError
 
 ROLES = ("migrate", "work", "operate", "enqueue", "read")
@@ -54,6 +54,7 @@ _NEW_RUN = (
     " pending, plan, cause"
 )
 """What an enqueue writes. Without a session a run can't be `running`, without an end it can't be finished."""
+_TIMES = ("due_at", "deadline", "lifetime", "keep", "keep_failed", "created_at", "start_by")
 _ENQUEUE = {
     "meta": "select",
     "lanes": "select, insert (queue, task), update (limited, unused_since)",
@@ -248,7 +249,8 @@ def _tenant_policies(schema: str, role: str, tenant: str) -> list[str]:
     """Return the policies of a tenant's role.
 
     The names of keys and unique runs begin with the tenant as JSON. A run may only be a part of the tenant's own runs.
-    It may not be a nested graph, whose nodes a worker would create later, unchecked.
+    It may not be a nested graph, whose nodes a worker would create later, unchecked. Its numbers must not overflow in
+    the statements of workers, which handle runs of all tenants together.
     """
     own = _literal(tenant)
     begins = _literal(f"[{msgspec.json.encode(tenant).decode()},")
@@ -258,6 +260,8 @@ def _tenant_policies(schema: str, role: str, tenant: str) -> list[str]:
     new = (
         f"tenant = {own} and (unique_name is null or starts_with(unique_name, {begins})) and {related}"
         f" and (plan is null or not jsonb_exists(cast(plan as jsonb), 'graph'))"
+        f" and turn between -{MAX_TURN} and {MAX_TURN} and least({', '.join(_TIMES)}) >= -{MAX_TIME_MICROS}"
+        f" and greatest({', '.join(_TIMES)}) <= {MAX_TIME_MICROS}"
     )
     policies = {
         "runs": (f"tenant = {own}", new),

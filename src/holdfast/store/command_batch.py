@@ -183,7 +183,8 @@ class CommandBatch:
         for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
             self._tx.queue("add_checkpoints", rows=json_rows(batch))
         self._set_aside()
-        wake_runs(self._tx, [run for run in self._woken if self._runs[run].state == "waiting"])
+        runs = self._runs
+        wake_runs(self._tx, [run for run in self._woken if run in runs and runs[run].state == "waiting"])
         return self._all_replies
 
     def runs_with_old_answers(self) -> list[str]:

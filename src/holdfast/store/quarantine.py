@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.database.dialect import MAX_TURN
+from holdfast.database.dialect import MAX_TIME_MICROS, MAX_TURN
 from holdfast.errors import ErrorInfo
 from holdfast.model.failure import error_to_json
 from holdfast.store.module import CORRUPT_DATA, StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
@@ -31,8 +31,6 @@ MAX_SAMPLED_RUNS = 200
 """How many unfinished runs of each state `holdfast doctor` inspects."""
 MAX_COUNT = 2_000_000_000
 """Counters of 32 bits; a run never gets near."""
-MAX_TIME_MICROS = 4 * 10**17
-"""About the year 14,600. These bounds are those of migration 20."""
 MAX_FENCE = 2**62
 RESET_FENCE = 2**40
 """Above every fence that a worker can still use."""
@@ -83,6 +81,8 @@ TEXTS = (
     "kind", "node", "plan", "limits", "parked_on", "session", "debounce",
 )  # fmt: skip
 _REQUIRED_TEXTS = {"args": "null"}
+_CHOICES = {"kind": ("graph", "gate"), "ending": ("failed", "cancelled")}
+"""The values that a column of texts may have, if it has any."""
 _COLUMNS = (*NUMBERS, *TEXTS)
 
 
@@ -209,11 +209,14 @@ def _text(name: str, stored: Any) -> tuple[str | None, bool]:
         return _REQUIRED_TEXTS.get(name), name not in _REQUIRED_TEXTS
     if not isinstance(stored, str):
         return str(stored), False
-    if stored[:1] != "\1":
-        return stored, True
-    data = bytes.fromhex(stored[2:])
-    text = data.decode(errors="replace")
-    return text, stored[1] == "t" and text.encode() == data
+    text, is_text = stored, True
+    if stored[:1] == "\1":
+        data = bytes.fromhex(stored[2:])
+        text = data.decode(errors="replace")
+        is_text = stored[1] == "t" and text.encode() == data
+    if name in _CHOICES and text not in _CHOICES[name]:
+        return None, False
+    return text, is_text
 
 
 def _shown(stored: Any) -> str:

@@ -117,7 +117,7 @@ class EventStore(StoreModule):
             runs = lock_runs(tx, {waiter.run for waiter in waiters})
             traces = {target: trace}
             woken = emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces)
-            wake_runs(tx, [run for run in woken if runs[run].state == "waiting"])
+            wake_runs(tx, [run for run in woken if run in runs and runs[run].state == "waiting"])
             tx.counts_ready_runs = True
             return True
 
