@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from holdfast.client.limits import Limits
     from holdfast.client.schedules import Schedules
     from holdfast.engine.worker import Worker
+    from holdfast.model.gate_links import GateLinkInfo
     from holdfast.task.interaction import Ask, SyncAsk
 
 __version__ = "0.1.0"
@@ -143,6 +144,7 @@ __all__ = [
     "FieldValue",
     "FoundRun",
     "Gate",
+    "GateLinkInfo",
     "GateRejected",
     "Graph",
     "GraphError",
@@ -245,6 +247,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.graphs import Gate
 
         return Gate
+    if name == "GateLinkInfo":
+        from holdfast.model.gate_links import GateLinkInfo
+
+        return GateLinkInfo
     if name == "Schedules":
         from holdfast.client.schedules import Schedules
 

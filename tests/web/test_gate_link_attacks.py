@@ -18,7 +18,7 @@ from starlette.routing import Mount
 
 from holdfast import Context, Graph, Holdfast, Secret
 from holdfast.integrations.encryption import Encryption, Key
-from holdfast.model.gate_links import GATE_LINK, GateLinkToken
+from holdfast.model.gate_links import GATE_LINK, GateLinkToken, LinkRequest
 from holdfast.model.signed_tokens import SignedValue, Signer
 from holdfast.store.graphs import gate_completed
 from holdfast.web import dashboard, links
@@ -37,7 +37,7 @@ def test_every_unusable_link_gets_the_same_response(approvals):
     used, expired = approvals.link(other), approvals.link(run, expires=60)
     assert approvals.decide(used).status == 200
     approvals.clock.advance(seconds=61)
-    gone = GateLinkToken(b"\x01" * 16, 0, None)
+    gone = GateLinkToken(b"\x01" * 16, 0, None, "gone")
     later = approvals.clock() + 10**9
     sign = Signer([SECRET]).sign
     links = {
@@ -49,7 +49,7 @@ def test_every_unusable_link_gets_the_same_response(approvals):
         "none": "/links/gate",
         "another secret": f"/links/gate?token={Signer([OLD_SECRET]).sign(GATE_LINK, gone, later)}",
         "unknown gate": f"/links/gate?token={sign(GATE_LINK, gone, later)}",
-        "short id": f"/links/gate?token={sign(GATE_LINK, GateLinkToken(b'', 0, None), later)}",
+        "short id": f"/links/gate?token={sign(GATE_LINK, GateLinkToken(b'', 0, None, 'gone'), later)}",
         "another purpose": f"/links/gate?token={sign('stream', gone, later)}",
         "the stream": f"/links/gate?{run.stream_url().partition('?')[2]}",
     }
@@ -142,19 +142,21 @@ def test_a_link_is_checked_again_under_the_lock_of_the_decision(approvals):
     """Between the check of a link and its decision, the gate may be decided, and opened again by a retry."""
     graphs = approvals.app.store.graphs
     run = approvals.open()
-    opened = graphs.gate_to_link(str(run.id), "refund")
+    request = LinkRequest.of(60, None)
+    opened = graphs.add_link(str(run.id), "refund", request)
     yes = gate_completed("refund", OUTPUT, "ada")
-    assert not graphs.conclude_linked_gate(opened.id, opened.opening - 1, yes)
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening - 1, request.id, yes)
     run.cancel()
-    assert not graphs.conclude_linked_gate(opened.id, opened.opening, yes)
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening, request.id, yes)
     run.retry()
     approvals.drain()
-    again = graphs.gate_to_link(str(run.id), "refund")
+    other = LinkRequest.of(60, None)
+    again = graphs.add_link(str(run.id), "refund", other)
     assert again.id == opened.id, "it is the same gate"
-    assert not graphs.conclude_linked_gate(opened.id, opened.opening, yes)
-    assert graphs.conclude_linked_gate(again.id, again.opening, yes)
-    assert not graphs.conclude_linked_gate(again.id, again.opening, yes)
-    assert not graphs.conclude_linked_gate(str(run.id), 0, yes), "not a gate"
+    assert not graphs.conclude_linked_gate(opened.id, opened.opening, request.id, yes)
+    assert graphs.conclude_linked_gate(again.id, again.opening, other.id, yes)
+    assert not graphs.conclude_linked_gate(again.id, again.opening, other.id, yes)
+    assert not graphs.conclude_linked_gate(str(run.id), 0, other.id, yes), "not a gate"
 
 
 def test_a_gate_that_a_function_left_behind_when_it_restarted_can_not_be_decided_by_link(approvals):
@@ -416,7 +418,7 @@ def test_the_requests_of_a_client_and_all_requests_are_bounded():
 
     def admitted(client: int, gate: int) -> bool:
         try:
-            throttle.admit(f"client {client}", SignedValue(GateLinkToken(gate.to_bytes(16), 0, None), 0))
+            throttle.admit(f"client {client}", SignedValue(GateLinkToken(gate.to_bytes(16), 0, None, "link"), 0))
         except RequestError as error:
             return error.status != 429
         return True

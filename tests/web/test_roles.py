@@ -13,7 +13,10 @@ from holdfast.web.site import OPERATIONS
 from tests.support.web import Visitor
 from tests.web.test_security import MORE, filled
 
-APPROVE = {"complete_gate", "fail_gate", "link_gate", "/gates/{id}", "/gates/{id}/link"}
+APPROVE = {
+    "complete_gate", "fail_gate", "link_gate", "revoke_links", "/gates/{id}", "/gates/{id}/link",
+    "/gates/{id}/links/revoke",
+}  # fmt: skip
 ADMINISTER = {"list_tokens", "create_token", "revoke_token", "list_audit", "/tokens", "/tokens/revoke", "/audit"}
 ALL_TASKS = {
     "list_events", "emit", "clear_event", "/events", "/events/clear", "list_topics", "show_topic", "publish", "/topics",

@@ -1,4 +1,4 @@
-"""The `gate` command: list, complete and fail the gates of a graph or a durable function."""
+"""The `gate` command: list, complete and fail the gates of a graph or a durable function, and links to them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.control import Control
     from holdfast.control.gates import GateDependency, GateDetails, GateInfo
+    from holdfast.model.gate_links import GateLinkInfo
 
 COLUMNS = (
     TableColumn("GATE", whole=True),
@@ -29,6 +30,14 @@ COLUMNS = (
     TableColumn("GRAPH", whole=True),
     TableColumn(""),
 )
+LINK_COLUMNS = (
+    TableColumn("LINK", whole=True),
+    TableColumn("RECIPIENT"),
+    TableColumn("STATE"),
+    TableColumn("EXPIRES", whole=True),
+)
+ACTIONS = ("complete", "fail", "link", "links", "revoke")
+NOT_USABLE = "could not be used any more; nothing changed"
 NO_REASON = "no reason given"
 MAX_VALUE_CHARS = 2000
 
@@ -36,8 +45,8 @@ MAX_VALUE_CHARS = 2000
 @holdfast.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("name", required=False, shell_complete=complete_gates)
-@click.argument("outcome", required=False, type=click.Choice(["complete", "fail", "link"]), metavar="[ACTION]")
-@click.argument("value", required=False, metavar="[OUTPUT|ERROR]")
+@click.argument("outcome", required=False, type=click.Choice(ACTIONS), metavar="[ACTION]")
+@click.argument("value", required=False, metavar="[OUTPUT|ERROR|LINK]")
 @by_option
 @click.option("--expires", type=DURATION, metavar="DURATION", help="How long a link is valid.  [default: 3d]")
 @click.option("--recipient", metavar="WHO", help="For whom a link is; recorded as who decided.")
@@ -52,15 +61,16 @@ def gate(
     expires: float | None,
     recipient: str | None,
 ) -> None:
-    """Complete or fail a gate of a graph or a durable function, create a link to it, or list the gates.
+    """Complete or fail a gate of a graph or a durable function, manage links to it, or list the gates.
 
-    ACTION is complete, fail or link. OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is
-    text. The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision changes
-    nothing; a different one is rejected. With RUN alone, all gates are listed, including those of nested graphs;
-    with RUN and NAME, the gate is shown with the results of the nodes before it, and who decided. RUN is a run id
-    or a unique prefix. Put -- before an OUTPUT that starts with a minus sign. `link` prints a URL with which a
-    person without a token decides the gate, once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app
-    with these settings.
+    ACTION is complete, fail, link, links or revoke. OUTPUT is JSON, defaults to null and must match the gate's
+    type; ERROR is text. The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision
+    changes nothing; a different one is rejected. With RUN alone, all gates are listed, including those of nested
+    graphs; with RUN and NAME, the gate is shown with the results of the nodes before it, and who decided. RUN is a
+    run id or a unique prefix. Put -- before an OUTPUT that starts with a minus sign. `link` prints a URL with which
+    a person without a token decides the gate, once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app
+    with these settings. `links` lists the links to the gate with their ids; `revoke` revokes the one with the id
+    LINK, or all of them.
 
     \b
     Examples:
@@ -69,6 +79,7 @@ def gate(
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too expensive"
       holdfast gate 0199a3f2-6c1e approve link --expires 7d --recipient ada
+      holdfast gate 0199a3f2-6c1e approve revoke 5f0c1d2e3a4b
     """
     from holdfast.cli.connect import connect_or_empty
 
@@ -79,6 +90,12 @@ def gate(
         if name is None or outcome is None:
             _list(shared, control, id, name)
             return
+        if outcome == "links":
+            _list_links(shared, control.gate_links.list(id, name))
+            return
+        if outcome == "revoke":
+            _revoke(shared, control, id, name, value, by)
+            return
         if outcome == "link":
             lifetime = DEFAULT_EXPIRY.total_seconds() if expires is None else expires
             link = control.gate_links.create(id, name, expires=lifetime, recipient=recipient)
@@ -86,7 +103,9 @@ def gate(
                 show_json(link)
             else:
                 show_line(link.url)
-                note(f"valid until {format_time(link.expires_at)}; anyone who has it can decide the gate, once")
+                note(
+                    f"link {link.id}, until {format_time(link.expires_at)}; anyone who has it can decide the gate, once"
+                )
             return
         if outcome == "complete":
             changed = control.graphs.complete(id, name, output, by)
@@ -104,8 +123,32 @@ def _check_options(outcome: str | None, value: str | None, by: str | None, *, fo
         raise click.UsageError("--expires and --recipient are for `link`: holdfast gate RUN GATE link")
     if outcome == "link" and value is not None:
         raise click.UsageError("`link` takes no OUTPUT: the person who opens the link enters it")
+    if outcome == "links" and (value is not None or by is not None):
+        raise click.UsageError("`links` takes no more arguments: holdfast gate RUN GATE links")
     if outcome == "link" and by is not None:
         raise click.UsageError("`link` takes no --by: name who decides with --recipient")
+
+
+def _list_links(shared: SharedOptions, links: list[GateLinkInfo]) -> None:
+    if shared.json:
+        show_json(links)
+        return
+    rows = [[each.id, each.recipient or "", _link_state(each), format_time(each.expires_at) or ""] for each in links]
+    show_table(LINK_COLUMNS, rows, "no links")
+
+
+def _link_state(link: GateLinkInfo) -> str:
+    return f"{link.state} by {link.revoked_by}" if link.revoked_by else link.state
+
+
+def _revoke(shared: SharedOptions, control: Control, id: UUID, name: str, link: str | None, by: str | None) -> None:
+    revoked = control.gate_links.revoke(id, name, link, by)
+    if shared.json:
+        show_json({"run": id, "gate": name, "revoked": revoked})
+    elif link is not None:
+        show_line(f"link {link}  {'revoked' if revoked else NOT_USABLE}")
+    else:
+        show_line(f"{name}  {revoked} {'link' if revoked == 1 else 'links'} revoked")
 
 
 def _show_result(name: str, outcome: str, *, changed: bool, state: str) -> None:
@@ -158,6 +201,8 @@ def _fields(gate: GateDetails) -> Iterator[tuple[str, str | None]]:
     yield "tenant", gate.tenant
     yield "payload", None if gate.payload is None else _value(gate.payload)
     yield "decided", format_decision(gate) or None
+    for link in gate.links:
+        yield "link", f"{link.id}, {_link_state(link)}" + (f", for {link.recipient}" if link.recipient else "")
     yield "output", _value(gate.output) if gate.state == "done" else None
     yield "error", None if gate.error is None else gate.error.message
     for node in gate.depends_on:

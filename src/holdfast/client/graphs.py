@@ -15,7 +15,7 @@ from holdfast.database.caller_connection import AsyncCallerConnection, CallerCon
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
-from holdfast.model.gate_links import DEFAULT_EXPIRY, LinkRequest
+from holdfast.model.gate_links import DEFAULT_EXPIRY, GateLinkInfo, LinkRequest
 from holdfast.model.ids import new_id
 from holdfast.model.keep import KeepRules
 from holdfast.model.names import MAX_KEY_CHARS, check_name
@@ -130,6 +130,55 @@ class Gate:
     ) -> str:
         """Return a signed URL with which a person decides the gate. The awaitable form of `link`."""
         return await run_in_thread(self._graphs.link, self._run, self.name, expires, recipient, wait)
+
+    def links(self) -> list[GateLinkInfo]:
+        """Return the links to this gate, the oldest first: for whom, whether they can be used, and their ids.
+
+        The gate remembers at least the links that can be used, but no URLs.
+        """
+        reject_in_event_loop("links")
+        return self._graphs.links(self._run, self.name)
+
+    async def alinks(self) -> list[GateLinkInfo]:
+        """Return the links to this gate. The awaitable form of `links`."""
+        return await run_in_thread(self._graphs.links, self._run, self.name)
+
+    def revoke_link(self, link: str, *, by: str | None = None) -> bool:
+        """Revoke a link to this gate: nobody can use it any more. Other links stay.
+
+        Args:
+            link: Its id, from `links()`.
+            by: Who revokes it. Recorded with the link.
+
+        Returns:
+            False if it couldn't be used anyway: it was used, revoked or expired, or the gate was decided.
+
+        Example:
+            ```python
+            for link in run.gate("refund").links():
+                if link.recipient == "ada@example.org":
+                    run.gate("refund").revoke_link(link.id)
+            ```
+        """
+        reject_in_event_loop("revoke_link")
+        return self._graphs.revoke_links(self._run, self.name, link, by) > 0
+
+    async def arevoke_link(self, link: str, *, by: str | None = None) -> bool:
+        """Revoke a link to this gate. The awaitable form of `revoke_link`."""
+        return await run_in_thread(self._graphs.revoke_links, self._run, self.name, link, by) > 0
+
+    def revoke_links(self, *, by: str | None = None) -> int:
+        """Revoke all links to this gate. New ones can be created.
+
+        Returns:
+            How many could still be used.
+        """
+        reject_in_event_loop("revoke_links")
+        return self._graphs.revoke_links(self._run, self.name, None, by)
+
+    async def arevoke_links(self, *, by: str | None = None) -> int:
+        """Revoke all links to this gate. The awaitable form of `revoke_links`."""
+        return await run_in_thread(self._graphs.revoke_links, self._run, self.name, None, by)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
@@ -301,15 +350,24 @@ class GraphClient:
 
     def link(self, id: UUID, name: str, expires: Duration, recipient: str | None, wait: Duration | None) -> str:
         refuse_in_body("link", "call it inside a step")
-        request = LinkRequest.of(expires, recipient)
-        gate = self._gate_to_link(id, name, 0.0 if wait is None else to_micros(wait, "wait") / MICROS_PER_SECOND)
-        return request.link(self._client.links, gate.id, gate.opening, gate.now).url
+        request, links = LinkRequest.of(expires, recipient), self._client.links
+        links.require()
+        wait_s = 0.0 if wait is None else to_micros(wait, "wait") / MICROS_PER_SECOND
+        gate = self._add_link(id, name, request, wait_s)
+        return request.link(links, gate.id, gate.opening, gate.now).url
 
-    def _gate_to_link(self, id: UUID, name: str, wait_s: float) -> LinkedGate:
+    def links(self, id: UUID, name: str) -> list[GateLinkInfo]:
+        return self._store.graphs.links(str(id), name)
+
+    def revoke_links(self, id: UUID, name: str, link: str | None, by: str | None) -> int:
+        refuse_in_body("revoke_link", "call it inside a step")
+        return self._store.graphs.revoke_links(str(id), name, link, by)
+
+    def _add_link(self, id: UUID, name: str, request: LinkRequest, wait_s: float) -> LinkedGate:
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                return self._store.graphs.gate_to_link(str(id), name)
+                return self._store.graphs.add_link(str(id), name, request)
             except GraphError:
                 if time.monotonic() >= deadline:
                     raise

@@ -1,4 +1,4 @@
-"""Links to gates: create them, check them, and decide a gate by one."""
+"""Links to gates: create, list and revoke them, check them, and decide a gate by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.control.audit import audited, record
 from holdfast.control.gates import gate_payload
 from holdfast.control.run_payloads import RunPayloads
 from holdfast.model.clock import Duration, to_datetime
-from holdfast.model.gate_links import DEFAULT_EXPIRY, GATE_LINK, GateLink, GateLinkToken, LinkRequest
+from holdfast.model.gate_links import DEFAULT_EXPIRY, GATE_LINK, GateLink, GateLinkInfo, GateLinkToken, LinkRequest
 from holdfast.model.names import check_name
 from holdfast.model.signed_tokens import LinkSettings, SignedValue, TokenRefused
 from holdfast.policy.json_schema import apply_defaults, find_mismatch
@@ -35,7 +35,7 @@ class LinkedQuestion(msgspec.Struct, frozen=True):
 
 
 class GateLinkControl:
-    """Creates links to gates, and lets their holders decide."""
+    """Creates, lists and revokes links to gates, and lets their holders decide."""
 
     def __init__(self, store: Store, links: LinkSettings | None = None) -> None:
         self._store = store
@@ -58,8 +58,18 @@ class GateLinkControl:
     ) -> GateLink:
         """Create a link to a gate of a graph or a durable function; RunFinished if it was decided."""
         request = LinkRequest.of(expires, recipient)
-        found = self._store.graphs.gate_to_link(str(run), check_name(gate, "the name of a gate"))
+        self._links.require()
+        found = self._store.graphs.add_link(str(run), check_name(gate, "the name of a gate"), request)
         return request.link(self._links, found.id, found.opening, found.now)
+
+    def list(self, run: UUID, gate: str) -> list[GateLinkInfo]:
+        """List the links to a gate, the oldest first. At least those that can be used."""
+        return self._store.graphs.links(str(run), check_name(gate, "the name of a gate"))
+
+    @audited("revoke link", "run")
+    def revoke(self, run: UUID, gate: str, link: str | None = None, by: str | None = None) -> int:
+        """Revoke a link to a gate by its id, or all links to it; return how many could still be used."""
+        return self._store.graphs.revoke_links(str(run), check_name(gate, "the name of a gate"), link, by)
 
     def check(self, token: str) -> SignedValue[GateLinkToken]:
         """Check the signature of a link, without I/O. The database decides whether it has expired."""
@@ -96,7 +106,7 @@ class GateLinkControl:
 
     def _conclude(self, link: SignedValue[GateLinkToken], outcome: GateOutcome) -> None:
         id = str(UUID(bytes=link.value.gate))
-        if not self._store.graphs.conclude_linked_gate(id, link.value.opening, outcome):
+        if not self._store.graphs.conclude_linked_gate(id, link.value.opening, link.value.id, outcome):
             raise TokenRefused("used")
 
     def _usable_gate(self, link: SignedValue[GateLinkToken]) -> LinkedGate:
@@ -105,6 +115,8 @@ class GateLinkControl:
         gate = self._store.graphs.linked_gate(str(UUID(bytes=link.value.gate)))
         if gate is None or not gate.is_undecided or gate.opening != link.value.opening:
             raise TokenRefused("used")
+        if not gate.accepts(link.value.id):
+            raise TokenRefused("revoked")
         if gate.now >= link.expires_at:
             raise TokenRefused("expired")
         return gate

@@ -15,6 +15,7 @@ from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.failure import error_from_json
+from holdfast.model.gate_links import GateLinkInfo
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
@@ -103,6 +104,8 @@ class GateDetails(GateInfo, frozen=True, kw_only=True):
     """The output of a completed gate."""
     error: ErrorInfo | None = None
     """Why it failed or was skipped."""
+    links: list[GateLinkInfo] = []
+    """The links to it, the oldest first."""
 
 
 class OpenGate(msgspec.Struct, frozen=True):
@@ -177,6 +180,7 @@ class GateControl:
                 details.result, PayloadContext("result", row.tenant, row.id), details.result_bytes
             ),
             error=None if row.error is None else error_from_json(row.error),
+            links=self._store.graphs.links_of(row.id),
         )
 
     def checked_output(self, gate: GateInfo, output: Any) -> Any:

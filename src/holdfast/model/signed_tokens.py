@@ -48,7 +48,7 @@ NO_PUBLIC_URL = (
     " https://ops.example.org"
 )
 
-Refusal = Literal["malformed", "unknown key", "forged", "expired", "used"]
+Refusal = Literal["malformed", "unknown key", "forged", "expired", "used", "revoked"]
 """Why a token is refused. `used`: it was valid, but what it is for has been done or has ended."""
 
 
@@ -139,12 +139,17 @@ class LinkSettings:
         """Whether links can be created: there are a secret and a public URL."""
         return self._signer is not None and self.public_url is not None
 
-    def url(self, path: str, purpose: str, value: Any, expires_at: int) -> str:
-        """Return the public URL of a path of the dashboard, with a token for `purpose`."""
+    def require(self) -> None:
+        """Raise a ConfigError unless links can be created."""
         if self._signer is None:
             raise ConfigError(NO_SECRET)
         if self.public_url is None:
             raise ConfigError(NO_PUBLIC_URL)
+
+    def url(self, path: str, purpose: str, value: Any, expires_at: int) -> str:
+        """Return the public URL of a path of the dashboard, with a token for `purpose`."""
+        self.require()
+        assert self._signer is not None
         return f"{self.public_url}{path}?{TOKEN_PARAMETER}={self._signer.sign(purpose, value, expires_at)}"
 
     def verify(self, purpose: str, token: str, kind: type[T], now: int) -> SignedValue[T]:

@@ -178,7 +178,7 @@ class GraphForks(StoreModule):
         payloads, id = self._context.payloads, new_id_text()
         originals[id] = node.id
         queue, task = tasks.get(node.lane, (GRAPH_QUEUE, node.node))
-        plan = {name: value for name, value in node.plan.items() if name not in ("early", "graph")}
+        plan = {name: value for name, value in node.plan.items() if name not in ("early", "graph", "links")}
         args = _copied_arguments(payloads, node, plan, id)
         run = NewRun(
             id=id, queue=queue, task=task, args=args, keep=node.keep, keep_failed=node.keep_failed,

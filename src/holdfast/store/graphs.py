@@ -16,6 +16,7 @@ import msgspec
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import (
     BadArguments,
+    ConfigError,
     ErrorInfo,
     GraphError,
     KeyConflict,
@@ -25,6 +26,14 @@ from holdfast.errors import (
 )
 from holdfast.model.codec import canonical_text, decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.gate_links import (
+    MAX_LINKS,
+    GateLinkInfo,
+    LinkRequest,
+    RememberedLink,
+    remember_links,
+    remembered_links,
+)
 from holdfast.model.names import actor_or_user
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
@@ -42,6 +51,7 @@ from holdfast.store.enqueue import (
     unique_name,
 )
 from holdfast.store.graph_progress import (
+    CORRUPT_PLAN,
     EndWithoutAttempt,
     decide_ready_nodes,
     decision_entry,
@@ -91,6 +101,14 @@ class LinkedGate(NamedTuple):
     @property
     def is_undecided(self) -> bool:
         return self.is_wanted and (self.state == "waiting" or (self.state == "blocked" and "early" not in self.plan))
+
+    def is_usable(self, link: RememberedLink) -> bool:
+        """Return whether a remembered link can decide the gate now."""
+        return link.state(self.opening, self.is_undecided, self.now) == "usable"
+
+    def accepts(self, link: str) -> bool:
+        """Return whether the gate knows a link and it wasn't revoked."""
+        return any(each.id == link and each.revoked_at is None for each in remembered_links(self.plan))
 
 
 class ParentGraph:
@@ -198,27 +216,65 @@ class GraphStore(StoreModule):
 
         return self._write("client", work, connection)
 
-    def gate_to_link(self, id: str, name: str) -> LinkedGate:
-        """Return the gate of this name for a new link; RunFinished if it was decided."""
+    def add_link(self, id: str, name: str, request: LinkRequest) -> LinkedGate:
+        """Let a gate remember a new link to it, and return the gate; RunFinished if it was decided."""
 
         def work(tx: Tx) -> LinkedGate:
-            found = _find_nodes(tx, id, [name]).get(name) or _find_function_gate(tx, id, name)
-            gate = None if found is None else _read_linked_gate(tx, found.id)
-            if gate is None:
-                raise _no_gate(tx, id, name, found)
+            gate = _lock_linked_gate(tx, id, name)
+            if not gate.is_undecided:
+                raise RunFinished(f"gate {name} of run {id} was decided or has ended: no link to it can be used")
+            links = [each for each in remembered_links(gate.plan) if each.id != request.id]
+            usable = [each for each in links if gate.is_usable(each)]
+            if len(usable) >= MAX_LINKS:
+                raise ConfigError(f"gate {name} of run {id} has {MAX_LINKS} links that can be used: revoke some")
+            if len(links) >= MAX_LINKS:
+                links = usable
+            _store_links(tx, gate, [*links, request.remembered(gate.opening, gate.now)])
             return gate
 
-        gate = self._transaction("client", work)
-        if not gate.is_undecided:
-            raise RunFinished(f"gate {name} of run {id} was decided or has ended: no link to it can be used")
-        return gate
+        return self._transaction("client", work)
+
+    def links(self, id: str, name: str) -> list[GateLinkInfo]:
+        """Return the links that a gate remembers, the oldest first."""
+
+        def work(tx: Tx) -> LinkedGate:
+            return _named_linked_gate(tx, id, name)
+
+        return _link_infos(self._transaction("client", work))
+
+    def links_of(self, gate: str) -> list[GateLinkInfo]:
+        """Return the links that a gate remembers, by the id of its run."""
+        found = self.linked_gate(gate)
+        return [] if found is None else _link_infos(found)
+
+    def revoke_links(self, id: str, name: str, link: str | None, by: str | None) -> int:
+        """Revoke a link to a gate, or all of them; return how many could still be used."""
+        who, written = actor_or_user(by), 0
+
+        def work(tx: Tx) -> int:
+            nonlocal written
+            gate = _lock_linked_gate(tx, id, name)
+            links = remembered_links(gate.plan)
+            if link is not None and all(each.id != link for each in links):
+                raise GraphError(f"gate {name} of run {id} has no link {link!r}: its links are listed with their ids")
+            if written and any(each.revoked_at == written for each in links):  # the first try was committed
+                return sum(each.revoked_at == written for each in links)
+            revoked = [each for each in links if link in (None, each.id) and gate.is_usable(each)]
+            written = gate.now
+            for each in revoked:
+                each.revoked_at, each.revoked_by = written, who
+            if revoked:
+                _store_links(tx, gate, links)
+            return len(revoked)
+
+        return self._transaction("client", work)
 
     def linked_gate(self, gate: str) -> LinkedGate | None:
         """Return a gate by the id of its run."""
         return _read_linked_gate(self._autocommit("read"), gate)
 
-    def conclude_linked_gate(self, id: str, opening: int, outcome: GateOutcome) -> bool:
-        """Complete or fail a gate by a link; return False if it was decided, ended or retried since."""
+    def conclude_linked_gate(self, id: str, opening: int, link: str, outcome: GateOutcome) -> bool:
+        """Complete or fail a gate by a link; False if it was decided, ended or retried since, or the link revoked."""
         tries = count()
 
         def work(tx: Tx) -> bool:
@@ -227,10 +283,10 @@ class GraphStore(StoreModule):
             found = None if gate is None else _read_linked_gate(tx, id)
             if gate is None or found is None:
                 return False
-            is_usable = found.is_undecided and found.opening == opening
+            is_usable = found.is_undecided and found.opening == opening and found.accepts(link)
             if not is_usable and (found.is_undecided or not is_repeat):
                 return False
-            was_this_call, ends = _conclude_gate(tx, gate, outcome, is_repeat=is_repeat)
+            was_this_call, ends = _conclude_gate(tx, gate, outcome, link, is_repeat=is_repeat)
             propagate_ends(tx, ends)
             return was_this_call
 
@@ -360,6 +416,45 @@ def _read_linked_gate(tx: Tx, gate: str) -> LinkedGate | None:
     return LinkedGate(str(id), name, state, opening, tenant, read_plan(plan), deadline, is_wanted, now)
 
 
+def _named_linked_gate(tx: Tx, run: str, name: str) -> LinkedGate:
+    found = _find_nodes(tx, run, [name]).get(name) or _find_function_gate(tx, run, name)
+    gate = None if found is None else _read_linked_gate(tx, found.id)
+    if gate is None:
+        raise _no_gate(tx, run, name, found)
+    return gate
+
+
+def _lock_linked_gate(tx: Tx, run: str, name: str) -> LinkedGate:
+    """Return the gate of this name, locked."""
+    id = _named_linked_gate(tx, run, name).id
+    gate = _read_linked_gate(tx, id) if id in lock_with_parents(tx, [id]) else None
+    if gate is None:
+        raise RunNotFound.of(run)
+    if CORRUPT_PLAN in gate.plan:
+        raise GraphError(f"what is stored of gate {name} of run {run} is corrupt: it can have no links")
+    return gate
+
+
+def _store_links(tx: Tx, gate: LinkedGate, links: Sequence[RememberedLink]) -> None:
+    remember_links(gate.plan, links)
+    tx.execute("store_links", id=gate.id, plan=msgspec.json.encode(gate.plan).decode())
+
+
+def _plan_after_use(plan: dict[str, Any], link: str | None, now: int) -> str | None:
+    """Return the plan of a gate with the link that concluded it marked as used; None if no link did."""
+    links = remembered_links(plan)
+    used = [each for each in links if each.id == link]
+    if not used:
+        return None
+    used[0].used_at = now
+    remember_links(plan, links)
+    return msgspec.json.encode(plan).decode()
+
+
+def _link_infos(gate: LinkedGate) -> list[GateLinkInfo]:
+    return [each.info(each.state(gate.opening, gate.is_undecided, gate.now)) for each in remembered_links(gate.plan)]
+
+
 def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:
     missing = sorted(name for name in outside if name not in known)
     if missing:
@@ -405,18 +500,21 @@ def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
     return end_without_attempt(tx, ends)
 
 
-def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: bool) -> tuple[bool, list[EndedRun]]:
+def _conclude_gate(
+    tx: Tx, gate: LockedRun, outcome: GateOutcome, link: str | None = None, *, is_repeat: bool
+) -> tuple[bool, list[EndedRun]]:
     """Complete or fail a locked gate; return whether it was this call, and the end.
 
     A gate that isn't open yet keeps the outcome until it is. `is_repeat`: the transaction is retried, and its first try
     may have been committed.
     """
-    ((state, result, error, text),) = tx.execute("read_gate", id=gate.id)
+    ((state, result, error, text, now),) = tx.execute("read_gate", id=gate.id)
     plan = read_plan(text)
     outcome = _checked_outcome(gate, plan, outcome)
     context = PayloadContext("result", gate.tenant, gate.id)
     packed = None if outcome.result is None else tx.payloads.pack(outcome.result, context, f"the output of {gate.node}")
     early = plan.get("early")
+    after_use = _plan_after_use(plan, link, now)
     if state == "blocked" and early is None:
         plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error, "by": outcome.by}
         ((n,),) = tx.execute("store_plan", id=gate.id, plan=msgspec.json.encode(plan).decode())
@@ -425,7 +523,9 @@ def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: 
         return True, []
     if state == "waiting":
         entry = decision_entry(outcome.state, outcome.by)
-        end = EndWithoutAttempt(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)
+        end = EndWithoutAttempt(
+            gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, after_use, entry=entry
+        )
         return True, end_without_attempt(tx, [end])
     if early is not None and state == "blocked":
         state, result, error = early["state"], early["result"], early["error"]

@@ -158,6 +158,10 @@ from {each(:rows, node text)} cross join lateral (
 select node, id, state, kind, plan, error, case when finished_at is null then 1 else 0 end from {schema}runs
 where parent = cast(:graph as {uuid}) and node {among(:rows, node text)} and node is not null
 
+-- name: store_links
+-- Store the plan of a gate with the links to it. They aren't records: a link ends with the next record.
+update {schema}runs set plan = cast(:plan as text) where id = cast(:id as {uuid})
+
 -- name: store_plan
 -- Store the plan of a gate that was concluded before it opened.
 update {schema}runs set plan = cast(:plan as text), records = records + 1 where id = cast(:id as {uuid})
@@ -273,7 +277,7 @@ order by seq
 
 -- name: read_gate
 -- Read the state, outcome and plan of a gate.
-select state, result, error, plan from {schema}runs where id = cast(:id as {uuid})
+select state, result, error, plan, {now} from {schema}runs where id = cast(:id as {uuid})
 
 -- name: read_linked_gate
 -- Read a gate for a link: its state, and for a gate of a durable function, the function's generation and end.

@@ -59,6 +59,12 @@ class GateLinkRequest(msgspec.Struct, forbid_unknown_fields=True):
     recipient: str | None = None
 
 
+class GateLinkRevocation(msgspec.Struct, forbid_unknown_fields=True):
+    """The id of the link to revoke; without it, all links to the gate."""
+
+    link: str | None = None
+
+
 class EventRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An event that durable functions wait for by name."""
 
@@ -348,6 +354,14 @@ def _stats(call: ApiRequest) -> dict[str, Any]:
     return {"stats": stats.over_time(last=query.last, span=query.span, by=query.by, name=query.name)}
 
 
+def _revoke_links(call: ApiRequest) -> dict[str, int]:
+    graph = _gate_graph(call)
+    try:
+        return {"revoked": call.control.gate_links.revoke(graph, call.path["gate"], call.body.link, call.principal.by)}
+    except GraphError as error:
+        raise RequestError(404, str(error), "link_not_found") from None
+
+
 OPERATIONS = (
     Operation(
         method="GET", path="/gates", name="list_gates", may_lag=True, summary="List open gates, oldest first.",
@@ -359,7 +373,7 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/runs/{id}/gates/{gate:path}", name="show_gate",
-        summary="Show a gate: the nodes before it with their results, the nodes after it, and who decided.",
+        summary="Show a gate: the nodes before it with their results, the nodes after it, who decided, and its links.",
         do=_show_gate, answer=GateDetails,
     ),
     Operation(
@@ -375,6 +389,11 @@ OPERATIONS = (
         method="POST", path="/runs/{id}/gates/{gate:path}/link", name="link_gate",
         summary="Create a link with which a person without a token decides a gate, once.",
         do=_link_gate, body=GateLinkRequest, answer=GateLink, status=201, requires="approve",
+    ),
+    Operation(
+        method="POST", path="/runs/{id}/gates/{gate:path}/revoke_links", name="revoke_links",
+        summary="Revoke a link to a gate by its id, or all links to it.",
+        do=_revoke_links, body=GateLinkRevocation, answer={"revoked": int}, requires="approve",
     ),
     Operation(
         method="GET", path="/events", name="list_events", may_lag=True,

@@ -61,7 +61,7 @@ def _decide(request: PageRequest) -> str | PageContent:
 
 
 def _link(request: PageRequest) -> str | PageContent:
-    """Create a link to the gate and show it: it is stored nowhere."""
+    """Create a link to the gate and show it: its URL is stored nowhere."""
     gate = _read(request)
     if gate.state in FINAL_STATES or gate.early is not None:
         return _after(gate, "gate-decided")
@@ -74,7 +74,16 @@ def _link(request: PageRequest) -> str | PageContent:
     except RunFinished:
         return _after(gate, "gate-decided")
     log.operator_action(f"link gate {gate.id}", request.principal.by)
-    return PageContent("gate.html", _values(gate) | {"created_link": created})
+    return PageContent("gate.html", _values(_read(request)) | {"created_link": created})
+
+
+def _revoke(request: PageRequest) -> str:
+    gate, chosen = _read(request), request.form.get("link", "")
+    try:
+        request.control.gate_links.revoke(gate.graph, gate.name, chosen or None, request.principal.by)
+    except GraphError as error:
+        raise RequestError(404, str(error), "link_not_found") from None
+    return _after(gate, "links-revoked")
 
 
 def _record(request: PageRequest, gate: GateDetails, *, output: Any, reason: str | None) -> str:
@@ -127,4 +136,5 @@ PAGES = (
 ACTIONS = (
     FormAction(path="/gates/{id}", do=_decide, requires="approve"),
     FormAction(path="/gates/{id}/link", do=_link, requires="approve"),
+    FormAction(path="/gates/{id}/links/revoke", do=_revoke, requires="approve"),
 )

@@ -87,6 +87,7 @@ NOTICES = {
     "approved": "Approved.",
     "rejected": "Rejected.",
     "gate-before": "Nothing changed: this decision had been recorded before.",
+    "links-revoked": "The link, or all links, can't be used any more.",
     "gate-decided": "Your decision wasn't recorded: the approval had already been decided or closed.",
     "emitted": "Event emitted.",
     "emitted-before": "Nothing changed: the event had already been emitted.",
