@@ -39,6 +39,7 @@ def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
                     app.emit(f"go {kind}-0", "gone")
                     if kind in ("order", "plain"):
                         run.send("note", "sent")
+                workload.pay("topic-0")
                 runs["graph-0"].gate("ok").complete("yes")
                 wait_until(lambda: not fetch(app, "select 1 from {}runs where finished_at is null limit 1"), 60)
             verdict = judge(collect_facts(app, ledger, {mark: run.id for mark, run in runs.items()}))

@@ -12,7 +12,7 @@ from uuid import UUID
 from holdfast import Holdfast
 from tests.chaos.effects import Line, read_lines
 from tests.chaos.worker_pool import Attack, Kill
-from tests.chaos.workload import MARK
+from tests.chaos.workload import MARK, SUBSCRIBERS
 from tests.support.charges import Charge, read_charges
 from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
@@ -84,12 +84,16 @@ def collect_facts(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID
     """Read the facts after all runs have finished."""
     marks = {str(run): mark for mark, run in acknowledged.items()}
     offset = time.time() - time.monotonic()
-    runs = fetch(app, "select id, args, state, fence, session, error from {}runs order by seq")
+    runs = fetch(
+        app,
+        "select r.id, l.task, r.args, r.state, r.fence, r.session, r.error"
+        " from {}runs r join {}lanes l on l.id = r.lane order by r.seq",
+    )
     history = fetch(app, "select run, n, at, kind, fence, session from {}history order by run, n")
     kept = fetch(app, "select run, generation, n, key, fence from {}checkpoints order by run, generation, n")
     return Facts(
         read_lines(ledger),
-        [RunRow(str(id), marks.get(str(id)) or _mark(args), *more) for id, args, *more in runs],
+        [RunRow(str(id), marks.get(str(id)) or _mark(task, args), *more) for id, task, args, *more in runs],
         [Entry(str(run), n, at / 1e6 - offset, *more) for run, n, at, *more in history],
         [Checkpoint(str(run), *more) for run, *more in kept],
         [(mark, name) for mark, name in fetch(app, "select mark, name from effects")],
@@ -98,6 +102,8 @@ def collect_facts(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID
     )
 
 
-def _mark(args: str) -> str | None:
+def _mark(task: str, args: str) -> str | None:
     found = MARK.search(args)
-    return found[1] if found else None
+    if found is None:
+        return None
+    return f"{found[1]}_{task}" if task in SUBSCRIBERS else found[1]

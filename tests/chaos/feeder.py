@@ -96,6 +96,8 @@ class Feeder:
         if kind in ("order", "plain"):
             self._schedule(lambda: self._workload.app.emit(f"go {mark}", "gone"))
             self._schedule(lambda: _send(run))
+        if kind == "topic":
+            self._schedule(lambda: self._workload.pay(mark))
         if kind == "graph":
             self._schedule(lambda: run.gate("ok").complete("yes"))
         return True

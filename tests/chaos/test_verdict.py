@@ -49,6 +49,9 @@ class Scene:
         if mark.startswith(("order", "plain")):
             self.app.emit(f"go {mark}", "gone")
             self.runs[mark].send("note", "sent")
+        if mark.startswith("topic"):
+            self.workload.pay(mark)
+            self.workload.pay(mark)
         if mark.startswith("graph"):
             self.runs[mark].gate("ok").complete("yes")
 
@@ -135,6 +138,15 @@ def without_row(facts: Facts) -> Facts:
 
 def without_child(facts: Facts) -> Facts:
     return dataclasses.replace(facts, runs=[run for run in facts.runs if run.mark != "plain-0.m1"])
+
+
+def without_subscriber(facts: Facts) -> Facts:
+    return dataclasses.replace(facts, runs=[run for run in facts.runs if run.mark != "topic-0.placed_audit"])
+
+
+def with_subscriber_twice(facts: Facts) -> Facts:
+    bill = next(run for run in facts.runs if run.mark == "topic-0.paid_bill")
+    return dataclasses.replace(facts, runs=[*facts.runs, bill._replace(id="another")])
 
 
 def with_failure(facts: Facts) -> Facts:
@@ -268,10 +280,12 @@ def effect(facts: Facts) -> Line:
         (without_effect, "lost"),
         (without_row, "lost"),
         (without_child, "lost"),
+        (without_subscriber, "lost"),
         (with_failure, "lost"),
         (with_undos_in_another_order, "lost"),
         (with_row_twice, "duplicated"),
         (with_child_twice, "duplicated"),
+        (with_subscriber_twice, "duplicated"),
         (with_job_twice, "duplicated"),
         (with_other_key, "duplicated"),
         (with_step_of_a_later_attempt, "duplicated"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from holdfast import After, Batch, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext
+from holdfast import After, Batch, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext, Topic
 from tests.chaos.effects import Effects
 from tests.support.culprits import CULPRITS, HANGS, add_culprits
 from tests.support.ledger import Ledger
@@ -24,6 +24,10 @@ MAX_CRASHES = 10
 SETTINGS: dict[str, Any] = {"max_crashes": MAX_CRASHES, "retry": Retry(max_attempts=1)}
 LOADS = 2
 MOVES = 100
+PLACED, PAID = "orders.placed", "orders.paid"
+"""Topics. A run publishes the first message while workers die; a program publishes the second, again after errors."""
+SUBSCRIBERS = ("ship", "bill", "audit")
+"""Tasks that receive messages. A message's mark and the name of the task are the mark of its run."""
 LIMIT = "calls"
 """The limit of steps that operators lower and reset meanwhile."""
 HARM_LEASES = 1.5
@@ -71,6 +75,7 @@ EXPECTED = {
     "machine": Expected({"": ("pack", *(f"load{n}" for n in range(LOADS)), "ship")}, ("t1",)),
     "flow": Expected({"": ("l1", "l2"), **of_job("q1", "q2")}),
     "batch": Expected({"": ("job",)}),
+    "topic": Expected({"": ("s1", "s2"), **of_job("placed_ship", "placed_audit", "paid_bill", "paid_audit")}),
     "restless": Expected({"": ("rest",)}),
 }
 """By kind. A graph has no code of its own, and so no effects."""
@@ -137,6 +142,7 @@ class Workload:
         self.job, self.in_thread, self.child = _add_small_tasks(app)
         order, plain, undoing = _add_functions(app, self.job, self.in_thread, self.child)
         flow, batched = _add_flow_control(app, self.job)
+        publishing = _add_topics(app)
         machine = app.machine("machine", Pack, Load, Ship, max_crashes=MAX_CRASHES)
         restless = app.machine("restless", Move, max_crashes=MAX_CRASHES)
         culprits = add_culprits(app, effects.harm)
@@ -150,11 +156,16 @@ class Workload:
             "graph": lambda mark: app.submit(self.graph(mark)),
             "flow": lambda mark: flow.options(key=mark, metadata={"mark": mark}).enqueue(mark),
             "batch": lambda mark: batched.options(key=mark).enqueue(mark),
+            "topic": lambda mark: publishing.options(key=mark).enqueue(mark),
             "restless": lambda mark: restless.options(key=mark).enqueue(Move(mark=mark, left=MOVES)),
         }
         for kind, task in culprits.items():
             seconds = lease * (HANG_LEASES if CULPRITS[kind].harm == HANGS else HARM_LEASES)
             self.start[kind] = partial(_enqueue_culprit, task, seconds)
+
+    def pay(self, mark: str) -> None:
+        """Publish the message of a program; with the same key again after a lost answer."""
+        self.app.publish(PAID, {"mark": f"{mark}.paid", "kind": "paid"}, key=mark)
 
     def graph(self, mark: str) -> Graph:
         """Build a graph with a gate, a false condition, a nested graph and a durable function as a node."""
@@ -193,6 +204,29 @@ def _add_flow_control(app: Holdfast, job: Any) -> tuple[Any, Any]:
         await effects.do_batch(marks, "job")
 
     return flow, batched
+
+
+def _add_topics(app: Holdfast) -> Any:
+    @app.task(name="publishing", **SETTINGS)
+    async def publishing(ctx: Context, mark: str) -> None:
+        effects.began(mark, ctx.attempt)
+        await effects.step(ctx, mark, "s1")
+        await ctx.publish(PLACED, {"mark": f"{mark}.placed", "kind": "placed"})
+        await effects.step(ctx, mark, "s2")
+
+    @app.task(name="ship", on=PLACED, **SETTINGS)
+    async def ship(message: dict[str, str]) -> None:
+        await effects.ado(f"{message['mark']}_ship", "job")
+
+    @app.task(name="bill", on=Topic("orders.*", where={"kind": "paid"}), **SETTINGS)
+    def bill(message: dict[str, str]) -> None:
+        effects.do(f"{message['mark']}_bill", "job")
+
+    @app.task(name="audit", on="orders.*", **SETTINGS)
+    async def audit(message: dict[str, str]) -> None:
+        await effects.ado(f"{message['mark']}_audit", "job")
+
+    return publishing
 
 
 def _enqueue_culprit(task: Any, seconds: float, mark: str) -> Run[Any]:
