@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.database.postgres import PostgresConnection
-from holdfast.model.asks import ANY_ASK
+from holdfast.model.asks import ANY_ASK, AskAnswer, decode_envelope
 from holdfast.store.rows import AttemptEnd
 from tests.support.store_harness import StoreHarness, end_of, spawn_of, wait_of
 
@@ -140,13 +140,28 @@ def test_an_event_takes_three_round_trips(harness, count):
     assert trips in (None, 3)
 
 
-def test_an_ask_takes_three_round_trips(harness, count):
+def test_an_ask_takes_two_round_trips(harness, count):
     claim = harness.running("w")
     harness.store.journal.write("w", [wait_of(claim, "message", ANY_ASK)])
     names, trips = count(lambda: harness.store.asks.ask(claim.id, "add", "1", "key"))
-    assert names[:3] == ["lock_runs", "find_ask", "add_ask"]
-    assert names[-2:] == ["take_messages", "resolve_waits"]
-    assert trips in (None, 3), "the locks, what the ask is for, the rest and the commit"
+    reads = ["first_waiting_receiver", "first_unread_message", "first_waiting_receiver", "first_unread_ask"]
+    assert names == ["lock_runs", "find_ask", *reads, "add_ask", "resolve_waits"]
+    assert trips in (None, 2), "the lock and who waits, the rest and the commit"
+
+
+def test_an_answer_and_the_wait_for_the_next_ask_take_two_round_trips(harness, count):
+    claim = harness.running("w")
+    harness.store.journal.write("w", [wait_of(claim, "message", ANY_ASK)])
+    harness.store.asks.ask(claim.id, "add", "1", "key")
+    ((_, _, _, received),) = harness.store.journal.resolved_waits([(claim.id, claim.generation)])
+    answer = AskAnswer("key", decode_envelope(received.value).id, "reply", "2")
+    names, trips = count(
+        lambda: harness.store.journal.write("w", [wait_of(claim, "message", ANY_ASK, n=11, key="next", answer=answer)])
+    )
+    assert "answer_asks" in names
+    assert trips in (None, 2)
+    names, trips = count(lambda: harness.store.asks.answers([(claim.id, "key")]))
+    assert (names, trips) in ((["read_answers"], None), (["read_answers"], 1))
 
 
 def test_the_wait_for_the_next_ask_takes_two_round_trips(harness, count):

@@ -54,11 +54,13 @@ class ValueFollower(Follower):
 class AskFollower(Follower):
     """A caller that waits for the answer to an ask."""
 
-    __slots__ = ("key",)
+    __slots__ = ("answer", "key")
 
     def __init__(self, run: UUID, key: str) -> None:
         super().__init__(run, 0, _do_nothing)
         self.key = key
+        self.answer: StoredAnswer | None = None
+        """The answer, if it was found when the caller was woken."""
 
     @classmethod
     def with_news(cls, store: Store, followers: Sequence[Any]) -> list[Follower]:
@@ -67,6 +69,7 @@ class AskFollower(Follower):
         for follower in followers:
             answer = answers.get((follower.id, follower.key))
             if answer is None or answer.answer is not None or _has_ended(answer.state):
+                follower.answer = None if answer is None or answer.answer is None else answer
                 found.append(follower)
         return found
 
@@ -97,11 +100,23 @@ class RunInteraction:
 
     # Wait
 
-    def _wait(self, follower: Follower, read: Callable[[], T | None], backoff: PollBackoff) -> T:
-        """Call `read` until it returns something, whenever the run may have written it. Raises ResultTimeout."""
+    def _wait(
+        self,
+        follower: Follower,
+        read: Callable[[], T | None],
+        backoff: PollBackoff,
+        begin: Callable[[], bool] | None = None,
+    ) -> T:
+        """Call `read` until it returns something, whenever the run may have written it. Raises ResultTimeout.
+
+        `begin`: called first, and returns whether there is something to read at once.
+        """
         changed = threading.Event()
         follower.on_news = changed.set
         with self._followers.add(follower):
+            if begin is not None and not begin():
+                self._store.database.reject_wait_in_transaction(f"run {follower.id}")
+                changed.wait(self._followers.pause(backoff))
             while True:
                 changed.clear()
                 pause, found = self._try(read, backoff)
@@ -110,13 +125,23 @@ class RunInteraction:
                 self._store.database.reject_wait_in_transaction(f"run {follower.id}")
                 changed.wait(pause)
 
-    async def _await(self, follower: Follower, read: Callable[[], T | None], backoff: PollBackoff) -> T:
+    async def _await(
+        self,
+        follower: Follower,
+        read: Callable[[], T | None],
+        backoff: PollBackoff,
+        begin: Callable[[], bool] | None = None,
+    ) -> T:
         """Do the same in a coroutine."""
         import asyncio
 
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         follower.on_news = lambda: set_from_thread(loop, changed)
         with self._followers.add(follower):
+            if begin is not None and not await run_in_thread(begin):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._followers.pause(backoff)):
+                        await changed.wait()
             while True:
                 changed.clear()
                 pause, found = await run_in_thread(lambda: self._try(read, backoff))
@@ -220,9 +245,10 @@ class RunInteraction:
     ) -> Any:
         """Ask a run and return its reply."""
         kind, backoff = payload_type(type, "ask: type="), PollBackoff(id, timeout)
-        pending = self.send_ask(id, task, name, payload, key, by)
+        pending, send = self._new_ask(id, task, name, payload, key, by)
+        follower = AskFollower(id, pending.key)
         try:
-            answer = self._wait(AskFollower(id, pending.key), lambda: self.answer(pending), backoff)
+            answer = self._wait(follower, lambda: follower.answer or self.answer(pending), backoff, begin=send)
         except ResultTimeout:
             raise _unanswered(pending, timeout) from None
         return _reply(pending, answer, kind)
@@ -240,20 +266,29 @@ class RunInteraction:
     ) -> Any:
         """Ask a run and return its reply."""
         kind, backoff = payload_type(type, "ask: type="), PollBackoff(id, timeout)
-        pending = await run_in_thread(self.send_ask, id, task, name, payload, key, by)
+        pending, send = self._new_ask(id, task, name, payload, key, by)
+        follower = AskFollower(id, pending.key)
         try:
-            answer = await self._await(AskFollower(id, pending.key), lambda: self.answer(pending), backoff)
+            answer = await self._await(follower, lambda: follower.answer or self.answer(pending), backoff, begin=send)
         except ResultTimeout:
             raise _unanswered(pending, timeout) from None
         return _reply(pending, answer, kind)
 
     def send_ask(self, id: UUID, task: str, name: str, payload: Any, key: str | None, by: str | None = None) -> SentAsk:
         """Send an ask without waiting for its answer."""
+        pending, send = self._new_ask(id, task, name, payload, key, by)
+        send()
+        return pending
+
+    def _new_ask(
+        self, id: UUID, task: str, name: str, payload: Any, key: str | None, by: str | None
+    ) -> tuple[SentAsk, Callable[[], bool]]:
+        """Return an ask, and a function that sends it and returns whether it was sent before: it may be answered."""
         refuse_in_body("ask", 'call it inside a step: `ctx.step(run.ask, name, payload, name="ask")`')
         text = self._registry.encode_ask(task, check_name(name, "the name of an ask"), payload)
         chosen = new_id_text() if key is None else check_name(key, "key", MAX_KEY_CHARS)
-        self._store.asks.ask(str(id), name, text, chosen, check_actor(by))
-        return SentAsk(id, name, chosen)
+        actor = check_actor(by)
+        return SentAsk(id, name, chosen), lambda: not self._store.asks.ask(str(id), name, text, chosen, actor)
 
     def answer(self, ask: SentAsk) -> StoredAnswer | None:
         """Return the answer to an ask, or None if the run may still answer. Raises RunFinished if it has ended."""

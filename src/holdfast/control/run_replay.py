@@ -153,7 +153,7 @@ class ReadOnlyServices:
     def submit(self, write: Any) -> NoReturn:
         raise _refusal(f"write {type(write.command).__name__}")
 
-    def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
+    def watch(self, waiting: Any, *, is_timed: bool) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")
 
     def stop(self, attempt: Any, order: Any) -> NoReturn:  # noqa: ARG002

@@ -382,9 +382,10 @@ class ExecutorServices:
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self._components.runner.run_in_thread(call)
 
-    def watch(self, waiter: ResidentWaiter) -> None:
+    def watch(self, waiter: ResidentWaiter, *, is_timed: bool) -> None:
         self._components.wait_poller.add(waiter)
-        self._components.timers.wake()
+        if is_timed:
+            self._components.timers.wake()
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         self._components.runner.stop([attempt], reason)

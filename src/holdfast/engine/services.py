@@ -104,8 +104,8 @@ class WorkerServices(Protocol):
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 
-    def watch(self, waiter: ResidentWaiter) -> None:
-        """Poll the waits of an attempt until it stops."""
+    def watch(self, waiter: ResidentWaiter, *, is_timed: bool) -> None:
+        """Poll the waits of an attempt until it stops. `is_timed`: whether a new one is due at some time."""
 
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         """Make the code of an attempt stop, for this reason."""

@@ -386,6 +386,13 @@ class LoadedHistory(msgspec.Struct):
     unreadable: PayloadUnreadable | None = None
 
 
+OF_ITS_RUN = (
+    NewCheckpoint, NewStepCheckpoint, WaitCommand, WriteCommand, ProgressCommand, AnnotateCommand, SetCommand,
+    ReplyCommand, MarkUndosCommand, FailedTryCommand,
+)  # fmt: skip
+"""Commands that make no run ready and resolve no wait: nobody but the run's followers has to look after them."""
+
+
 def payload_size(command: Command | NewStepCheckpoint) -> int:
     """Estimate the payload bytes of a command."""
     if isinstance(command, NewCheckpoint | NewStepCheckpoint):

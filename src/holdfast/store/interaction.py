@@ -30,7 +30,7 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.run_tree import locked_runs
-from holdfast.store.waits import deliver_message
+from holdfast.store.waits import AskReceiver
 
 MAX_VALUES = 100
 MAX_VALUES_BYTES = 256 * 1024
@@ -120,15 +120,16 @@ class ValueStore(StoreModule):
 class AskStore(StoreModule):
     """Asks of clients."""
 
-    def ask(self, run: str, name: str, payload: str, key: str, by: str | None = None) -> None:
-        """Ask an unfinished run. An ask with a key that was used before changes nothing.
+    def ask(self, run: str, name: str, payload: str, key: str, by: str | None = None) -> bool:
+        """Ask an unfinished run. An ask with a key that was used before changes nothing; return False then.
 
         Raises KeyConflict if that was another ask, and RunFinished if the run has finished.
         """
         id = new_id_text()
 
-        def work(tx: Tx) -> None:
+        def work(tx: Tx) -> bool:
             asked = tx.queue("lock_runs", rows=id_rows([run])), tx.queue("find_ask", run=run, ask=key)
+            receiver = AskReceiver(tx, run, name)
             locked, found = locked_runs(asked[0]()).get(run), asked[1]()
             if locked is None:
                 raise RunNotFound.of(run)
@@ -137,25 +138,26 @@ class AskStore(StoreModule):
                 topic, stored, sent_by = found[0]
                 if sent_by != id:  # otherwise it was sent before the response got lost
                     _check_same(run, key, name, payload, str(topic), tx.payloads.unpack(str(stored), context))
-                return
+                return False
             if locked.kind is not None:
                 raise GraphError(f"run {run} is a {locked.kind}, which answers no asks: ask one of its nodes")
             if locked.state in FINAL_STATES or locked.ending is not None:
                 state = locked.state if locked.state in FINAL_STATES else "undoing"
                 raise RunFinished(f"run {run} is {state}; only unfinished runs answer asks")
-            topic = ask_topic(name)
             text = tx.payloads.pack(
                 encode_envelope(ReceivedAsk(key, id, name, payload)), context, f"the payload of ask {name!r}"
             )
-            tx.queue("add_ask", run=run, topic=topic, payload=text, sent_by=id, ask=key)
+            taken_by = receiver.key_if_first()
+            tx.queue("add_ask", run=run, topic=ask_topic(name), payload=text, sent_by=id, ask=key, taken_by=taken_by)
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=run)
                 entry = msgspec.json.encode({"by": by, "ask": name}).decode()
                 tx.execute("add_history", rows=json_rows([history_row(run, n, "sent", attempt, data=entry)]))
-            deliver_message(tx, run, topic, is_running=locked.state == "running")
+            receiver.deliver(text, is_running=locked.state == "running")
             tx.counts_ready_runs = True
+            return True
 
-        self._transaction("client", work)
+        return self._transaction("client", work)
 
     def answers(self, asks: Sequence[tuple[str, str]]) -> dict[tuple[str, str], StoredAnswer]:
         """Return the answers to asks, given and found by run and key."""

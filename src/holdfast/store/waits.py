@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.database.caller_connection import CallerConnection
-from holdfast.model.asks import ANY_ASK, asked_name
+from holdfast.model.asks import ANY_ASK, ask_topic, asked_name
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.topics import parse_inbox
@@ -361,19 +361,59 @@ def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -
     An ask goes to a wait for its name, or else to one for asks of all names. `is_running`: whether the locked run is
     running, so that it need not be woken.
     """
-    topics = [topic, ANY_ASK] if asked_name(topic) else [topic]
-    found = [(tx.queue("first_waiting_receiver", run=run, topic=each), queue_unread(tx, run, each)) for each in topics]
-    waiting, unread = next(((rows[0], unread) for receivers, unread in found if (rows := receivers())), (None, None))
-    if waiting is None or unread is None:
+    waiting, unread = _first_receiver(_queue_receivers(tx, run, topic))
+    if waiting is None:
         return
     generation, key = waiting
-    payload = take_first(tx, run, unread(), receiver_key(generation, key))
-    if payload is None:
-        return
+    payload = take_first(tx, run, unread, receiver_key(generation, key))
+    if payload is not None:
+        _resolve_by_message(tx, run, waiting, payload, is_running=is_running)
+
+
+def _queue_receivers(tx: Tx, run: str, topic: str) -> list[tuple[Callable[[], Sequence[Row]], ...]]:
+    """Queue the reads of who may receive a message of a topic, and of the message that is first for each."""
+    topics = [topic, ANY_ASK] if asked_name(topic) else [topic]
+    return [(tx.queue("first_waiting_receiver", run=run, topic=each), queue_unread(tx, run, each)) for each in topics]
+
+
+def _first_receiver(found: Iterable[tuple[Callable[[], Sequence[Row]], ...]]) -> tuple[Row | None, Sequence[Row]]:
+    """Return generation and key of the wait that receives the next message, and the unread message for it, if any."""
+    return next(((rows[0], unread()) for receivers, unread in found if (rows := receivers())), (None, ()))
+
+
+def _resolve_by_message(tx: Tx, run: str, waiting: Row, payload: str, *, is_running: bool) -> None:
+    generation, key = waiting
     resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
     resolve_waits(tx, [resolved])
     if not is_running:
         wake_runs(tx, [run])
+
+
+class AskReceiver:
+    """The wait that receives a new ask. Queued with the lock of the run, before the ask is added: one round trip."""
+
+    def __init__(self, tx: Tx, run: str, name: str) -> None:
+        self._tx = tx
+        self._run = run
+        self._topic = ask_topic(name)
+        self._found = _queue_receivers(tx, run, self._topic)
+        self._waiting: Row | None = None
+        self._is_first = False
+
+    def key_if_first(self) -> str | None:
+        """Return how the ask names the wait that takes it; None if none waits, or an older ask comes first."""
+        self._waiting, unread = _first_receiver(self._found)
+        self._is_first = not unread
+        return receiver_key(*self._waiting) if self._waiting is not None and self._is_first else None
+
+    def deliver(self, payload: str, *, is_running: bool) -> None:
+        """Resolve the wait, when the ask has been added."""
+        if self._waiting is None:
+            return
+        if self._is_first:
+            _resolve_by_message(self._tx, self._run, self._waiting, payload, is_running=is_running)
+        else:
+            deliver_message(self._tx, self._run, self._topic, is_running=is_running)
 
 
 def wake_runs(tx: Tx, runs: Collection[str]) -> int:

@@ -454,7 +454,7 @@ class AsyncExecutor(Executor):
             self._waits_for_others = True
         if self._resolve_by_child_end(opened):
             return
-        self._services.watch(self)
+        self._services.watch(self, is_timed=due_in is not None)
         self._suspend_soon()
 
     def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
@@ -593,7 +593,7 @@ class AsyncExecutor(Executor):
             elif wait.due_in is not None:
                 self._next_due_s = min(self._next_due_s, self._loop.time() + wait.due_in / MICROS_PER_SECOND)
         if self._open_waits:
-            self._services.watch(self)
+            self._services.watch(self, is_timed=self._next_due_s < float("inf"))
             self._suspend_soon()
         waiters, self._resume_waiters = self._resume_waiters, []
         for future in waiters:

@@ -232,7 +232,7 @@ class SyncExecutor(Executor):
         """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""
         future: Future[WaitOutcome] = Future()
         self._open_waits[key] = future
-        self._services.watch(self)
+        self._services.watch(self, is_timed=due_in is not None)
         delay_s = suspend_delay_s(
             due_in_s=float("inf") if due_in is None else due_in / MICROS_PER_SECOND,
             waits_for_others=kind != "sleep",

@@ -49,6 +49,7 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store import AttemptEnd, Store
 from holdfast.store.commands import (
+    OF_ITS_RUN,
     RUN_LOST,
     NewCheckpoint,
     Reply,
@@ -142,6 +143,7 @@ class Committer(Loop):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable: list[PendingWrite | PendingLogs | Attempt] = []  # writes of this batch, and ended attempts
         self._ended_runs: dict[str, AttemptEnd | None] = {}  # runs that ended in this batch, and how, if that is known
+        self._wrote_commands = False  # other than checkpoints
         self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
         self._streaming_runs: set[str] = set()  # runs that wrote chunks in this batch
         self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
@@ -188,7 +190,8 @@ class Committer(Loop):
         ended, self._ended_runs = self._ended_runs, {}
         left_ready, self._left_ready = self._left_ready, False
         affected_others, self._affected_others = self._affected_others, False
-        if ended or affected_others:
+        wrote_commands, self._wrote_commands = self._wrote_commands, False
+        if ended or affected_others or wrote_commands:
             streaming, self._streaming_runs = self._streaming_runs, set()
             self._on_commit(ended, streaming, affected_others, left_ready)
 
@@ -245,7 +248,8 @@ class Committer(Loop):
         journal = self._store.journal
         checkpoints = [write for write in writes if write.is_checkpoint]
         alone = [write for write in writes if needs_own_transaction(write.command)]
-        self._affected_others |= len(checkpoints) < len(writes)
+        self._wrote_commands |= len(checkpoints) < len(writes)
+        self._affected_others |= any(not isinstance(write.command, OF_ITS_RUN) for write in writes)
         if others := [
             write for write in writes if not write.is_checkpoint and not needs_own_transaction(write.command)
         ]:

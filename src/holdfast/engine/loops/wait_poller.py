@@ -32,22 +32,31 @@ class WaitPoller(Loop):
         self._lock = threading.Lock()
         self._interval_s = FIRST_INTERVAL_S
         self._last_poll = 0.0
+        self._next_poll = 0.0
 
     def add(self, waiter: ResidentWaiter) -> None:
-        """Poll the waits of this attempt until the attempt stops."""
+        """Poll the waits of this attempt until the attempt stops.
+
+        Not at once: the transaction that registered the wait has looked for its outcome.
+        """
         with self._lock:
             self.waiters[id(waiter)] = waiter
-        self._interval_s = FIRST_INTERVAL_S
-        self.wake()
+            self._interval_s = FIRST_INTERVAL_S
+            first = time.monotonic() + FIRST_INTERVAL_S
+            is_sooner = first < self._next_poll
+            self._next_poll = min(self._next_poll, first)
+        if is_sooner:
+            self.wake()
 
     def poll_soon(self) -> None:
-        """Reset the backoff, because a commit may have resolved a wait."""
+        """Poll now and reset the backoff, because a commit may have resolved a wait."""
         self._interval_s = FIRST_INTERVAL_S
+        self._next_poll = 0.0
         self.wake()
 
     def tick(self) -> float:
         started = time.monotonic()
-        if (left := self._last_poll + MIN_INTERVAL_S - started) > 0:
+        if (left := max(self._last_poll + MIN_INTERVAL_S, self._next_poll) - started) > 0:
             return left
         self._last_poll = started
         with self._lock:
@@ -55,11 +64,12 @@ class WaitPoller(Loop):
             for number in done:
                 del self.waiters[number]
             waiters = list(self.waiters.values())
+            self._interval_s = min(self._interval_s * BACKOFF_FACTOR, MAX_INTERVAL_S)
+            self._next_poll = started + self._interval_s if waiters else UNTIL_WOKEN_S + started
         if not waiters:
             return UNTIL_WOKEN_S
         by_run = {waiter.current.claim.id: waiter for waiter in waiters}
         runs = [(waiter.current.claim.id, waiter.current.claim.generation) for waiter in waiters]
         for run, key, _, outcome in self._store.journal.resolved_waits(runs):
             by_run[run].resolve_wait(key, outcome)
-        self._interval_s = min(self._interval_s * BACKOFF_FACTOR, MAX_INTERVAL_S)
-        return max(self._interval_s - (time.monotonic() - started), MIN_PAUSE_S)
+        return max(self._next_poll - time.monotonic(), MIN_PAUSE_S)
