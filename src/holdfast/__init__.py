@@ -4,7 +4,14 @@ Every public class, error and type is importable from here. What needs the store
 use, so that `import holdfast` stays cheap.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Holdfast runs on Linux and macOS, and not on Windows: it needs POSIX signals and process groups. Use"
+        " the Windows Subsystem for Linux (WSL 2) or a container"
+    )
 
 from holdfast.app import Holdfast
 from holdfast.client.handle import Run
@@ -24,6 +31,7 @@ from holdfast.errors import (
     EncryptionKeyMissing,
     EncryptionKeysUnavailable,
     ErrorInfo,
+    ExecutorLost,
     Fatal,
     GateRejected,
     GraphError,
@@ -140,6 +148,7 @@ __all__ = [
     "EncryptionKeysUnavailable",
     "ErrorInfo",
     "Events",
+    "ExecutorLost",
     "Fatal",
     "FieldValue",
     "FoundRun",

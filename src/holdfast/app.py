@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast.client.handle import Run
@@ -31,6 +30,7 @@ from holdfast.model.signed_tokens import LinkSettings
 from holdfast.model.topics import Published
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
+from holdfast.task.declarations import Declarations
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
 from holdfast.task.options import CommonTaskSettings, MachineSettings, TaskDefaults, TaskSettings, check_known
@@ -66,7 +66,7 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 TRIGGER_TIMEOUT_S = 60
 
 
-class Holdfast:
+class Holdfast(Declarations):
     """An application: its tasks, its database and its settings.
 
     Creating one does no I/O. The first use connects, and creates or migrates the tables.
@@ -231,7 +231,8 @@ class Holdfast:
             retry: When to retry a failed attempt. Defaults to `Retry()`.
             timeout: The limit for one attempt.
             deadline: The limit for the whole run, from its creation.
-            run_in: `"loop"` (async functions), `"thread"` (plain functions) or `"process"` (CPU-bound plain functions).
+            run_in: `"loop"` (async functions), `"thread"` (plain functions), `"process"` (CPU-bound plain functions) or
+                the name of an executor declared with `app.executor` (plain functions).
             limits: Names of limits declared with `app.limit`.
             max_crashes: How often the run may crash its worker before it fails. Defaults to 3.
             keep: How long finished runs are kept: a `Keep`, or one duration for all.
@@ -282,73 +283,6 @@ class Holdfast:
         check_known(settings, MachineSettings.__annotations__, "app.machine")
         enqueuer = self._client.creator
         return register_machine(name, states, enqueuer=enqueuer, registry=self.registry, history=history, **settings)
-
-    def limit(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        by: str | Callable[..., object] | None = None,
-        cost: str | float | Callable[..., float] | None = None,
-    ) -> None:
-        """Declare a limit that applies across all workers.
-
-        Tasks refer to it with `limits=[name]`, steps with `ctx.options(limits=[name]).step(…)`.
-
-        Args:
-            name: The limit's name.
-            concurrency: How many runs or steps may execute at the same time.
-            rate: How many runs or steps may start per period, like `"100/min"`; with `cost`, how much they may cost.
-            by: Count separately per value: the name or dotted path of an argument, or a function of the arguments.
-                Evaluated at enqueue, or when a step with the limit is called.
-            cost: How much a start counts against the rate: the name or dotted path of an argument, a number, or a
-                function of the arguments. Evaluated like `by`. Fractions are rounded up.
-        """
-        self.registry.limits.declare(name, concurrency, rate, by, cost)
-
-    def budget(
-        self,
-        name: str,
-        *,
-        limit: Decimal | float,
-        per: Literal["run", "tree", "tenant"] = "run",
-        window: Duration | None = None,
-        on_exceeded: Literal["wait", "fail"] = "wait",
-    ) -> None:
-        """Declare a budget: how much durable functions may spend with `ctx.spend(name, amount)`.
-
-        Args:
-            name: The budget's name, such as `"usd"` or `"tokens"`.
-            limit: What may be spent, from 0 to 999,999,999, with up to nine decimal places.
-            per: What shares the limit: each `"run"`, each `"tree"` (a run with its children), or each `"tenant"`.
-            window: Start again from 0 in each window of this length, such as `timedelta(days=1)`: windows begin at
-                multiples of their length since 1970, so days begin at midnight UTC.
-            on_exceeded: What happens to a run that has spent more: it waits until the budget is raised or the window
-                ends, or `ctx.spend` raises `BudgetExceeded`.
-        """
-        self.registry.budgets.declare(name, limit, per, window, on_exceeded)
-
-    def queue(
-        self,
-        name: str,
-        *,
-        fair: bool = False,
-        weights: Mapping[str, int] | None = None,
-        age_priority: Duration | None = None,
-    ) -> None:
-        """Configure a queue.
-
-        Applies to runs that are enqueued by code with this declaration.
-
-        Args:
-            name: The queue's name.
-            fair: Claim runs round-robin by tenant, so that a tenant with a million runs doesn't delay the others.
-            weights: How many runs of a tenant are claimed per round. Defaults to 1.
-            age_priority: Each interval of this length that a run has waited counts like one more priority, so that runs
-                of a low priority start even if there is always one of a higher priority. Not with `fair`.
-        """
-        self.registry.serve(name, fair, weights, age_priority)
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """Return a task whose code is in another application. Its arguments are checked where it runs."""

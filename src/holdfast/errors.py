@@ -37,6 +37,7 @@ HoldfastError
 ├── RunFailed                     the awaited run failed
 │   └── GateRejected              a gate that a durable function opened was rejected
 ├── RunCancelled                  the awaited run was cancelled
+├── ExecutorLost                  a call in an executor was lost
 ├── StepFailed                    a step failed permanently
 ├── ResultTimeout                 the run didn't finish in time (also TimeoutError)
 ├── AskTimeout                    the run didn't answer an ask in time (also TimeoutError)
@@ -293,6 +294,13 @@ class RunCancelled(HoldfastError):
 
 def _run_text(run_id: UUID, child: str | None) -> str:
     return f"run {run_id}" if child is None else f"child {child} (run {run_id})"
+
+
+class ExecutorLost(HoldfastError):
+    """A call in an executor was lost: the process or machine that executed it died more than once, or is unreachable.
+
+    It counts as a failed attempt of the task or step, and is retried whatever `Retry(on=…)` names.
+    """
 
 
 class StepFailed(HoldfastError):

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-FRAMEWORKS = {"pydantic_ai": "pydantic_ai", "openai_agents": "agents", "langgraph": "langgraph"}
+FRAMEWORKS = {
+    "pydantic_ai": "pydantic_ai", "openai_agents": "agents", "langgraph": "langgraph", "dask": "distributed",
+    "ray": "ray",
+}  # fmt: skip
 
 
 def run_python(code: str) -> str:
@@ -16,13 +19,12 @@ def run_python(code: str) -> str:
 
 
 def test_holdfast_loads_no_framework():
-    code = (
-        "import sys, holdfast; print(sorted({'pydantic', 'pydantic_ai', 'agents', 'langgraph'} & sys.modules.keys()))"
-    )
+    names = {"pydantic", *FRAMEWORKS.values()}
+    code = f"import sys, holdfast; print(sorted({names} & sys.modules.keys()))"
     assert run_python(code) == "[]\n"
 
 
-@pytest.mark.parametrize("integration", ["pydantic_ai", "openai_agents"])
+@pytest.mark.parametrize("integration", ["pydantic_ai", "openai_agents", "dask", "ray"])
 def test_an_integration_names_what_is_missing(integration: str):
     framework, extra = FRAMEWORKS[integration], integration.replace("_", "-")
     code = f"import sys; sys.modules[{framework!r}] = None; import holdfast.integrations.{integration}"

@@ -41,8 +41,9 @@ def commands():
     """All command lines of the files, with their arguments."""
     lines = [(container["name"], container["args"]) for _, container in containers()]
     lines += [(name, service["command"]) for name, service in compose().items() if "command" in service]
-    starts = [(name, re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)[1]) for name, text in units().items()]
-    lines += [(name, shlex.split(start)[1:]) for name, start in starts]
+    exec_start = re.compile(r"^ExecStart=(.*)$", re.MULTILINE)
+    starts = [(name, start) for name, text in units().items() for start in exec_start.findall(text)]
+    lines += [(name, shlex.split(start.replace("${HEALTH_PORT}", "8080"))[1:]) for name, start in starts]
     lines.append(("image", yaml.safe_load(re.search(r"^CMD (.*)$", dockerfile(), re.MULTILINE)[1])))
     checks = [service["healthcheck"]["test"][2:] for service in compose().values() if "build" in service
               and "healthcheck" in service]  # fmt: skip
@@ -69,9 +70,9 @@ def test_a_worker_gets_more_time_to_stop_than_its_grace():
     assert pod["terminationGracePeriodSeconds"] >= grace(worker["args"]) + STOP_MARGIN_S
     service = compose()["worker"]
     assert int(service["stop_grace_period"].removesuffix("s")) >= grace(service["command"]) + STOP_MARGIN_S
-    unit = units()["holdfast-worker.service"]
-    start = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1])
-    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[1]) >= grace(start) + STOP_MARGIN_S
+    for name in ("holdfast-worker.service", "holdfast-worker@.service"):
+        start = shlex.split(re.search(r"^ExecStart=(.*)$", units()[name], re.MULTILINE)[1])
+        assert int(re.search(r"^TimeoutStopSec=(\d+)$", units()[name], re.MULTILINE)[1]) >= grace(start) + STOP_MARGIN_S
     values = yaml.safe_load((CHART / "values.yaml").read_text())["worker"]
     assert values["terminationGracePeriodSeconds"] >= values["grace"] + STOP_MARGIN_S
 

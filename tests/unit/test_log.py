@@ -28,6 +28,7 @@ FILLED = {
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
     "client": "10.0.0.7", "ask": "add", "path": "/a", "renamed": {}, "threads": 40, "token": "ops", "topic": "news",
     "step": "charge", "queued": 1000, "tenant": "acme",
+    "executor": "gpu", "call": "charge", "limit": 67108864,
     "at_once": 8, "dropped": 2, "reasons": ["no worker serves queue mail"],
 }  # fmt: skip
 

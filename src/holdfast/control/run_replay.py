@@ -12,6 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -24,6 +25,8 @@ from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans, Plan, PlanExecutor
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.durable.undo import ReplayOutcome, replay_function
+from holdfast.engine.executors import Executors
+from holdfast.engine.remote_call import RemoteCall
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import TaskError
@@ -133,6 +136,10 @@ class ReadOnlyServices:
     def __init__(self, store: Store, client: ClientServices) -> None:
         self.store = store
         self.client = client
+        self.executors = Executors({})
+
+    def call_in_executor(self, executor: str, call: RemoteCall) -> Future[Any]:
+        raise AssertionError(f"a replay calls {call} in the executor {executor}")
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         """Run a call in a thread that ends with the call."""

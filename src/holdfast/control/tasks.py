@@ -49,7 +49,7 @@ def _info(task: Task[..., Any]) -> TaskInfo:
         aliases=declared.aliases,
         queue=declared.queue,
         priority=declared.priority,
-        run_in=declared.run_in,
+        run_in=declared.executor or declared.run_in,
         max_attempts=declared.retry.max_attempts,
         timeout=None if declared.timeout is None else declared.timeout / MICROS_PER_SECOND,
         deadline=None if declared.deadline is None else declared.deadline / MICROS_PER_SECOND,

@@ -9,6 +9,7 @@ import resource
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.engine.attempt import Attempt, Session, StopReason, WorkerState, w
 from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.event_loop import StallHandler
+from holdfast.engine.executors import Executors
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
@@ -35,6 +37,7 @@ from holdfast.engine.loops.timers import TimerLoop
 from holdfast.engine.loops.trigger_poller import TriggerPoller
 from holdfast.engine.loops.wait_poller import WaitPoller
 from holdfast.engine.placement import MAX_CONCURRENCY, check_int, check_queues
+from holdfast.engine.remote_call import RemoteCall
 from holdfast.engine.runner import LoopMonitor, Runner
 from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
 from holdfast.engine.threads import ThreadCall, TimerThread
@@ -169,7 +172,7 @@ class WorkerComponents:
         self.residents = ResidentFunctions(settings.max_resident, settings.max_resident_bytes)
         self.runner = runner = Runner(
             settings.concurrency, settings.threads, state, self.queue, self.timer_thread, self.monitor, hooks,
-            self.residents, store.payloads.limit, settings.queue_slots,
+            self.residents, Executors(registry.executors), store.payloads.limit, settings.queue_slots,
         )  # fmt: skip
         self.failures = FailureNotifier(
             hooks, read_info, runner.run_in_thread, lambda: runner.loop, self.timer_thread, runner.notify_if_free
@@ -377,10 +380,14 @@ class ExecutorServices:
         self.store = components.store
         self.client = client
         self.submit = components.queue.submit
+        self.executors = components.runner.executors
         self._components = components
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self._components.runner.run_in_thread(call)
+
+    def call_in_executor(self, executor: str, call: RemoteCall) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(self.executors.call(executor, call), self._components.runner.loop)
 
     def watch(self, waiter: ResidentWaiter, *, is_timed: bool) -> None:
         self._components.wait_poller.add(waiter)

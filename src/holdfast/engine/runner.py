@@ -27,9 +27,11 @@ from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.resident import ResidentFunctions
 from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.executors import Executors
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.middleware import Call, wrap_function, wrap_operation
 from holdfast.engine.processes.pool import ProcessPool
+from holdfast.engine.remote_call import remote_call
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
 from holdfast.engine.write_queue import PendingEnd, WriteQueue
@@ -121,6 +123,7 @@ class Runner:
         monitor: LoopMonitor,
         hooks: Hooks,
         residents: ResidentFunctions,
+        executors: Executors,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         queue_slots: Mapping[str, int] | None = None,
     ) -> None:
@@ -140,6 +143,7 @@ class Runner:
         self._timer_thread = timer_thread
         self._monitor = monitor
         self.residents = residents
+        self.executors = executors
         self.log_collector: LogCollector | None = None
         """Collects the log lines of attempts, if they are kept."""
         self._busy_thread_slots = 0
@@ -206,6 +210,7 @@ class Runner:
         self.residents.close()
         self._threads.close(THREAD_END_TIMEOUT_S)
         self._processes.close()
+        self.executors.close()
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         handle = self._threads.run(call)
@@ -473,11 +478,20 @@ class Runner:
         call = Call(attempt.task.name, UUID(claim.id), claim.attempt, operation.name)
         return wrap_operation(operation, tuple(self._middleware), call)
 
+    async def _call_in_executor(
+        self, executor: str, task: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        return await self.executors.call(executor, remote_call(task, fn, args, kwargs))
+
     def _arguments(self, attempt: Attempt) -> Arguments | AttemptEnd:
         """Decode the arguments, or return the end of an attempt that can't start."""
         end = _end_before_start(attempt)
         if end is not None:
             return end
+        executor = attempt.task.declaration.executor
+        if executor is not None:
+            attempt.signature = signature = copy.copy(attempt.signature)
+            signature.fn = partial(self._call_in_executor, executor, attempt.task.name, signature.fn)
         if self._middleware:
             call = Call(attempt.task.name, UUID(attempt.claim.id), attempt.claim.attempt)
             on_loop, signature = attempt.run_in == "loop", copy.copy(attempt.signature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from holdfast.telemetry import log
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, StopReason
     from holdfast.engine.durable.async_executor import AsyncExecutor
+    from holdfast.engine.executors import Executors
+    from holdfast.engine.remote_call import RemoteCall
     from holdfast.task.operations import Step
 
 T = TypeVar("T")
@@ -98,11 +101,15 @@ class WorkerServices(Protocol):
 
     store: Store
     client: ClientServices
+    executors: Executors
 
     def submit(self, write: PendingWrite) -> None:
         """Have a command written soon. A write with `on_loop` comes from the event loop's thread."""
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
+
+    def call_in_executor(self, executor: str, call: RemoteCall) -> Future[Any]:
+        """Start a call in an executor. Cancelling the future cancels the call. From any thread."""
 
     def watch(self, waiter: ResidentWaiter, *, is_timed: bool) -> None:
         """Poll the waits of an attempt until it stops. `is_timed`: whether a new one is due at some time."""

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import (
     BudgetExceeded,
     CostExceedsLimit,
+    ExecutorLost,
     Fatal,
     PayloadError,
     PayloadUnreadable,
@@ -124,8 +125,10 @@ def _may_retry(retry: Retry, exception: BaseException) -> bool:
     """Return whether the policy allows a retry.
 
     The outcome of a child and the timeout of a wait are recorded: the next attempt would raise them again. A budget
-    stays exceeded, and a cost above its limit, until an operator raises it.
+    stays exceeded, and a cost above its limit, until an operator raises it. A lost call says nothing about the code.
     """
+    if isinstance(exception, ExecutorLost):
+        return retry.accepts(exception)
     if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
         named = retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
         return named and retry.accepts(exception)

@@ -158,6 +158,7 @@ class Context:
         raises: type[Exception] | tuple[type[Exception], ...] = (),
         limits: Sequence[str] | None = None,
         cost: str | float | Callable[..., float] | None = None,
+        run_in: str | None = None,
     ) -> _StepOptions:
         """Return an object whose `step` passes every argument, keyword arguments included, to the function.
 
@@ -170,6 +171,7 @@ class Context:
             limits: Limits of which the step takes a permit before it runs. While it can't, the run is suspended.
             cost: What the step counts against limits with a cost, instead of what they declare: a number, the name of
                 an argument of the step, or a function of its arguments.
+            run_in: The executor declared with `app.executor` that runs the function, which must be a `def`.
 
         Example:
             ```python
@@ -177,7 +179,7 @@ class Context:
             ```
         """
         settings = operation_factory.step_settings(
-            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost
+            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost, run_in=run_in
         )
         return _StepOptions(self._executor, settings)
 

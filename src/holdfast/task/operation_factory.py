@@ -75,6 +75,7 @@ class StepSettings(msgspec.Struct):
     raises: tuple[type[Exception], ...] = ()
     limits: tuple[str, ...] | None = None
     cost: Cost | None = None
+    executor: str | None = None
 
 
 NO_SETTINGS = StepSettings()
@@ -143,6 +144,7 @@ def step_settings(
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     limits: Iterable[str] | None = None,
     cost: Cost | None = None,
+    run_in: str | None = None,
 ) -> StepSettings:
     named = None if limits is None else check_limits(limits, "ctx.options: limits")
     if cost is not None and not named:
@@ -155,6 +157,7 @@ def step_settings(
         raises=_exceptions(raises),
         limits=named,
         cost=None if cost is None else check_cost_rule(cost, "ctx.options: cost"),
+        executor=None if run_in is None else check_name(run_in, "ctx.options: run_in"),
     )
 
 
@@ -185,7 +188,7 @@ def step_with(
     settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
 ) -> operations.Step:
     """Create the step of `ctx.options(…).step(…)`."""
-    info = None if active_fakes else cached_info(fn)
+    info, given = (None if active_fakes else cached_info(fn)), fn
     name = settings.name or (None if info is None else info.name)
     if info is None or name is None:
         name, fn, info = _called("step", fn, settings.name)
@@ -194,8 +197,12 @@ def step_with(
         base = digest_base(f"{name}-", arguments_digest(name, args, kwargs))
     operation = operations.Step(
         name, base, fn, info, args, kwargs, settings.retry, settings.timeout, settings.undo, settings.raises,
-        settings.limits, settings.cost,
+        settings.limits, settings.cost, settings.executor,
     )  # fmt: skip
+    if settings.executor is not None:
+        _check_remote(operation)
+        if active_fakes and fn is not given:  # a fake runs where the test is
+            operation.executor = None
     if info.injections:
         operation.fn = bind_resources(fn, info.injections, kwargs, f"step {name}")
     if operation.undo is not None and (undone_by := inspect_function(operation.undo).injections):
@@ -209,6 +216,17 @@ def step_with(
         if operation.undo is not None:
             refuse_async("step: undo", operation.undo, _USE_CONTEXT)
     return operation
+
+
+def _check_remote(step: operations.Step) -> None:
+    """Raise if the function of a step can't run in an executor."""
+    refuse_async("step", step.fn, f"the executor {step.executor} takes a def")
+    if step.function_info.injections:
+        parameter = step.function_info.injections[0].parameter
+        raise TaskError(
+            f"step {step.name}: {parameter} can't be injected in the executor {step.executor}: the resources are in the"
+            " worker's process. Open what it needs in the function"
+        )
 
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:

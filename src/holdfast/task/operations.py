@@ -43,6 +43,7 @@ class Step(FunctionCall):
     raises: tuple[type[Exception], ...] = ()
     limits: tuple[str, ...] | None = None
     cost: Cost | None = None
+    executor: str | None = None
 
 
 class Transaction(FunctionCall):

@@ -24,7 +24,8 @@ from holdfast.task.annotations import payload_type
 from holdfast.task.hooks import HookTasks, declared_hooks
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
-"""Where a task's function runs."""
+"""Where a task's function runs; one that runs in an executor is awaited in the loop."""
+PLACES = get_args(RunIn)
 
 IfTaken: TypeAlias = Literal["return", "queue", "replace", "cancel"]
 """What an enqueue does if an unfinished run has its unique name."""
@@ -110,6 +111,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     deadline: int | None = None
     run_in: RunIn | None = None
+    executor: str | None = None
+    """The executor that runs its function."""
     limits: tuple[str, ...] = ()
     max_crashes: int = 3
     keep: Keep | None = None
@@ -146,7 +149,7 @@ class MachineSettings(TypedDict, total=False):
 class CommonTaskSettings(MachineSettings, total=False):
     """The settings that all tasks have in common, those with `batch=` included."""
 
-    run_in: RunIn | None
+    run_in: RunIn | str | None
     on: Topics | None
 
 
@@ -191,13 +194,14 @@ def check_declaration(
     name: str,
     *,
     is_async: bool,
+    executors: Collection[str] = (),
     aliases: Iterable[str] = (),
     queue: str = "default",
     priority: int = 0,
     retry: Retry | None = None,
     timeout: Duration | None = None,
     deadline: Duration | None = None,
-    run_in: RunIn | None = None,
+    run_in: RunIn | str | None = None,
     limits: Iterable[str] = (),
     max_crashes: int = 3,
     keep: Keep | Duration | None = None,
@@ -221,7 +225,8 @@ def check_declaration(
         retry=DEFAULT_RETRY if retry is None else _declared_retry(retry, run_in, f"{where}: retry"),
         timeout=None if timeout is None else positive_micros(timeout, f"{where}: timeout"),
         deadline=None if deadline is None else positive_micros(deadline, f"{where}: deadline"),
-        run_in=_run_in(run_in, is_async, where),
+        run_in=_run_in(run_in, is_async, executors, where),
+        executor=run_in if run_in in executors else None,
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else Keep.of(keep, f"{where}: keep"),
@@ -244,32 +249,40 @@ def _message_types(value: Any, what: str, noun: str) -> dict[str, Any]:
     }
 
 
-def _run_in(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:
+def _run_in(run_in: RunIn | str | None, is_async: bool, executors: Collection[str], where: str) -> RunIn:
     if run_in is None:
         return "loop" if is_async else "thread"
-    if run_in not in ("loop", "thread", "process"):
-        raise ConfigError(f'{where}: run_in must be "loop", "thread" or "process", not {run_in!r}')
+    if run_in in executors:
+        if is_async:
+            raise ConfigError(f"{where}: an async def can't run in the executor {run_in!r}; use a plain def")
+        return "loop"
+    if run_in not in PLACES:
+        known = f" ({', '.join(sorted(executors))})" if executors else ""
+        raise ConfigError(
+            f'{where}: run_in must be "loop", "thread" or "process", or name an executor that app.executor has declared'
+            f"{known}, not {run_in!r}"
+        )
     if is_async and run_in != "loop":
         raise ConfigError(f'{where}: an async def runs in the "loop"; use a plain def to run it in a {run_in}')
     if not is_async and run_in == "loop":
         raise ConfigError(f'{where}: a plain def would block the event loop; use an async def, or run_in="thread"')
-    return run_in
+    return cast(RunIn, run_in)
 
 
-def _declared_retry(value: Any, run_in: RunIn | None, what: str) -> Retry:
+def _declared_retry(value: Any, run_in: str | None, what: str) -> Retry:
     retry = check_retry(value, what)
     if retry.retry_if is not None and run_in == "process":
         raise ConfigError(f'{what}: retry_if can\'t be used with run_in="process", which has no code of the policy')
     return retry
 
 
-def _batch(value: Any, run_in: RunIn | None, what: str) -> Batch:
+def _batch(value: Any, run_in: str | None, what: str) -> Batch:
     if run_in == "process":
         raise ConfigError(f'{what} is not available with run_in="process": remove one of them')
     return check_batch(value, what)
 
 
-def _memory(value: Any, run_in: RunIn | None, what: str) -> int:
+def _memory(value: Any, run_in: str | None, what: str) -> int:
     if run_in != "process":
         raise ConfigError(f'{what} needs run_in="process": other tasks share the memory of the worker')
     if isinstance(value, bool) or not isinstance(value, int) or value < MIN_MEMORY_BYTES:

@@ -25,7 +25,7 @@ from holdfast.task.declared_budgets import DeclaredBudgets
 from holdfast.task.declared_limits import DeclaredLimits
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
-from holdfast.task.options import Declaration, TaskSettings, check_declaration
+from holdfast.task.options import PLACES, Declaration, TaskSettings, check_declaration
 from holdfast.task.signature import BatchSignature, Signature
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import EnqueuerProtocol, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
@@ -55,6 +55,8 @@ class Registry:
         """The fair queues, with their weights by tenant."""
         self.age_intervals: dict[str, int] = {}
         """The queues with `age_priority`, with the microseconds that count like one more priority."""
+        self.executors: dict[str, Callable[[], Any]] = {}
+        """The factories of executors by name."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self._names: dict[str, tuple[str, ...]] = {}  # by the name of a task, that name and its aliases
         self._queues: set[str] = set()
@@ -109,6 +111,17 @@ class Registry:
             self.age_intervals.pop(queue, None)
         else:
             self.age_intervals[queue] = interval
+
+    def declare_executor(self, name: str, factory: Callable[[], Any]) -> None:
+        """Declare what creates an executor. A module that is imported twice replaces its own."""
+        if check_name(name, "the name of an executor") in PLACES:
+            raise ConfigError(f"executor {quoted(name)}: the name is a value of run_in= already; choose another one")
+        if not callable(factory):
+            raise ConfigError(
+                f"executor {name}: factory must be a function that returns an executor, not {type(factory).__name__}:"
+                " write a lambda around it"
+            )
+        self.executors[name] = factory
 
     def has_queue(self, name: str) -> bool:
         """Return whether the app declares a queue, by itself or as the queue of a task."""
@@ -267,15 +280,22 @@ def register_task(
     _check_function(fn)
     is_async = inspect.iscoroutinefunction(fn)
     durable = _takes_context(fn, is_async)
-    if durable and settings.get("run_in") == "process":
+    run_in = settings.get("run_in")
+    if durable and run_in == "process":
         raise ConfigError(
             f'{fn.__qualname__} is a durable function and can\'t have run_in="process": move the CPU-bound part to a '
             'job with run_in="process", and ctx.call it'
         )
+    if durable and run_in in registry.executors:
+        raise ConfigError(
+            f"{fn.__qualname__} is a durable function, which can't run in the executor {run_in!r}: run its steps there,"
+            f" with ctx.options(run_in={run_in!r}).step(…)"
+        )
     for setting, verb in (("receives", "receives no messages"), ("asks", "answers no asks")):
         if settings.get(setting) and not durable:
             raise ConfigError(f"{fn.__qualname__} is a job, which {verb}: remove {setting}=, or add a Context")
-    declaration = check_declaration(task_name(fn) if name is None else name, is_async=is_async, **settings)
+    named = task_name(fn) if name is None else name
+    declaration = check_declaration(named, is_async=is_async, executors=registry.executors, **settings)
     if declaration.run_in == "process" and "<" in fn.__qualname__:
         raise TaskError(
             f'task {declaration.name}: run_in="process" needs an importable function: move it to the module'
@@ -296,9 +316,9 @@ def register_task(
         raise ConfigError(
             f"task {declaration.name}: with on=, the function must take the payload of the message as its only argument"
         )
-    if signature.injections and declaration.run_in == "process":
+    if signature.injections and (declaration.run_in == "process" or declaration.executor is not None):
         raise ConfigError(
-            f'task {declaration.name}: {signature.injections[0].parameter} can\'t be injected with run_in="process": '
+            f"task {declaration.name}: {signature.injections[0].parameter} can't be injected with run_in={run_in!r}: "
             "the resources are in the worker's process. Open what it needs in the function"
         )
     task = _KINDS[durable, is_async](declaration, signature, enqueuer, fn)

@@ -9,11 +9,19 @@ import hashlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Protocol
 
 import msgspec
 
 from holdfast.errors import BlockingCall, TaskError
 from holdfast.model.interactive import await_hint
+
+
+class StopFlag(Protocol):
+    """What says whether code has to stop."""
+
+    @property
+    def requested(self) -> bool: ...
 
 
 class StopSignal(msgspec.Struct, gc=False):
@@ -32,7 +40,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     run: str
     durable: bool = False
     generation: int = 0
-    stop: StopSignal | None = None
+    stop: StopFlag | None = None
     step: str | None = None
     step_try: int = 1
     part: Callable[[], str | None] | None = None
@@ -78,8 +86,8 @@ def stop_requested() -> bool:
 
     True once its run was cancelled, timed out or was lost to another worker, or when the worker stops and its grace
     period has passed. Call it in long loops of `def` tasks and steps, which nothing can interrupt. It also works in a
-    thread that was started with a copy of the context (`asyncio.to_thread`). Always False outside a run, and in
-    processes of `run_in="process"`, which are killed instead.
+    thread that was started with a copy of the context (`asyncio.to_thread`) and in a `DaskExecutor`. Always False
+    outside a run, in processes of `run_in="process"`, which are killed instead, and in those of other executors.
     """
     now = current_scope.get()
     return now is not None and now.stop is not None and now.stop.requested

@@ -119,10 +119,11 @@ class SyncContext:
         raises: type[Exception] | tuple[type[Exception], ...] = (),
         limits: Sequence[str] | None = None,
         cost: str | float | Callable[..., float] | None = None,
+        run_in: str | None = None,
     ) -> _SyncStepOptions:
         """Return an object whose `step` passes every argument, keyword arguments included, to the function."""
         settings = operation_factory.step_settings(
-            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost
+            name=name, retry=retry, timeout=timeout, undo=undo, raises=raises, limits=limits, cost=cost, run_in=run_in
         )
         return _SyncStepOptions(self._executor, settings)
 

@@ -246,6 +246,19 @@ def threads_lost(lost: int, threads: int) -> None:
     _log(logging.ERROR, "threads lost", lost=lost, threads=threads, hint=hint)
 
 
+def memory_not_limited(limit: int) -> None:
+    _log(logging.WARNING, "memory limit ignored", limit=limit, reason="macOS can't limit the memory of a process")
+
+
+def executor_broken(executor: str, call: str, error: object) -> None:
+    event = "executor broken, repeating the call alone"
+    _log(logging.WARNING, event, executor=executor, call=call, error=error)
+
+
+def executor_not_closed(executor: str, error: object) -> None:
+    _log(logging.WARNING, "executor could not be shut down", executor=executor, error=error)
+
+
 def worker_restarting(reason: str) -> None:
     _log(logging.ERROR, "worker restarting", reason=reason)
 

@@ -71,7 +71,7 @@ class Fake:
             return None
         self._matched = True
         fn = self._like(self._answer)
-        declaration = replace(task.declaration, run_in="loop" if is_async(fn) else "thread")
+        declaration = replace(task.declaration, run_in="loop" if is_async(fn) else "thread", executor=None)
         return Task(
             declaration, cast(Any, FakeSignature(task.signature, task.name, fn)), cast(EnqueuerProtocol, None), fn
         )

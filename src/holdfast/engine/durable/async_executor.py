@@ -8,11 +8,14 @@ context and cancels the run's tasks; whatever they raise counts as the suspensio
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
+from functools import partial, update_wrapper
 from time import monotonic_ns
 from typing import Any, NamedTuple, NoReturn, cast
+
+import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery, WritesAhead
@@ -36,6 +39,7 @@ from holdfast.engine.durable.history import ChildOutcome
 from holdfast.engine.durable.plans import ChildRead, OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepCalls, TransactionCall, step_result
 from holdfast.engine.durable.undo import undo
+from holdfast.engine.remote_call import remote_call
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.model.clock import MICROS_PER_SECOND
@@ -650,6 +654,16 @@ class AsyncExecutor(Executor):
         await self._await_cancellation()
 
     # Steps
+
+    def in_executor(self, step: Step, executor: str) -> Step:
+        info, executors = copy.copy(step.function_info), self._services.executors
+        info.is_async = True
+        executors.check(executor)
+
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            return await executors.call(executor, remote_call(step.name, step.fn, args, kwargs))
+
+        return msgspec.structs.replace(step, fn=update_wrapper(run, step.fn), function_info=info)
 
     async def run_step(self, step: Step, key: str) -> StepResult:
         calls, attempt = self.calls, self.current

@@ -83,6 +83,9 @@ class PlanExecutor(Protocol):
     ) -> Awaitable[WaitResult]:
         """Register a wait and wait for its outcome. `child`: the run, if it is the wait for a single child."""
 
+    def in_executor(self, step: op.Step, executor: str) -> op.Step:
+        """Return the step with a function that calls its own in this executor and returns the outcome."""
+
     def run_step(self, step: op.Step, key: str) -> Awaitable[StepResult]:
         """Call the function of a step, with its retries."""
 
@@ -267,6 +270,8 @@ class OperationPlans:
             await executor.write(commands.MarkUndosCommand(self.run_token))
             self.has_undos = True
         is_limited = operation.limits is not None and await self.limits.acquire(executor, operation, key)
+        if operation.executor is not None:
+            operation = executor.in_executor(operation, operation.executor)
         if self.around_step is not None:
             operation = self.around_step(operation)
         result: StepResult = await executor.run_step(operation, key)

@@ -13,8 +13,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import wait as wait_for_futures
 from contextvars import copy_context
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, NoReturn
+
+import msgspec
 
 from holdfast.engine.attempt import Attempt, StopReason
 from holdfast.engine.durable.executor import (
@@ -28,6 +30,7 @@ from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, Wait
 from holdfast.engine.durable.step_retry import FailedTry, RecordedTries, StepTimedOut
 from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.undo import ReplayOutcome, compensate, fail_missing_undos, missing_undos
+from holdfast.engine.remote_call import RemoteCall, remote_call
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
@@ -270,6 +273,29 @@ class SyncExecutor(Executor):
 
     # Steps
 
+    def in_executor(self, step: Step, executor: str) -> Step:
+        self._services.executors.check(executor)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self._call_remotely(executor, remote_call(step.name, step.fn, args, kwargs), step.timeout)
+
+        return msgspec.structs.replace(step, fn=update_wrapper(run, step.fn))
+
+    def _call_remotely(self, executor: str, call: RemoteCall, timeout: int | None) -> Any:
+        """Await a call in an executor. Cancel it if user code has to end, or at the timeout of its step."""
+        deadline = None if timeout is None else time.monotonic() + timeout / MICROS_PER_SECOND
+        future = self._services.call_in_executor(executor, call)
+        try:
+            while True:
+                left = STOP_POLL_INTERVAL_S if deadline is None else deadline - time.monotonic()
+                if wait_for_futures([future], max(min(left, STOP_POLL_INTERVAL_S), 0.0)).done:
+                    return future.result()
+                self.check()
+                if left <= 0:
+                    raise StepTimedOut
+        finally:
+            future.cancel()
+
     async def run_step(self, step: Step, key: str) -> StepResult:
         self._await_writes_ahead()
         if self.current.pause_requested:
@@ -277,6 +303,7 @@ class SyncExecutor(Executor):
         payloads, claim = self._services.store.payloads, self.current.claim
         tries = RecordedTries(step, key, payloads, claim)
         call = partial(step.fn, *step.args, **step.kwargs)
+        timeout = step.timeout if step.executor is None else None  # `_call_remotely` has its own
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
         result: StepResult | FailedTry | None = None
@@ -284,7 +311,7 @@ class SyncExecutor(Executor):
         try:
             while True:
                 try:
-                    result = step_result(step, self._call(call, step.timeout), payloads, claim, key)
+                    result = step_result(step, self._call(call, timeout), payloads, claim, key)
                 except Unwind:
                     raise
                 except BaseException as error:

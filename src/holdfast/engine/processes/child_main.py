@@ -9,24 +9,22 @@ never answers the worker: it exits when user code returns or raises.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import queue
 import resource
-import runpy
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, NoReturn, cast
 
 import msgspec
 
 from holdfast.engine.attempt import Attempt
+from holdfast.engine.function_lookup import find
 from holdfast.engine.processes.framing import BEGUN, END, REQUEST, answer_tag, read_frame, write_frame
 from holdfast.engine.processes.pool import MAX_REQUEST_BYTES, OUT_OF_MEMORY_EXIT_CODE, Answer
 from holdfast.errors import PayloadError, TaskError
@@ -37,7 +35,7 @@ from holdfast.task.options import Declaration
 from holdfast.task.scope import current_scope
 from holdfast.task.signature import Signature
 from holdfast.task.task import EnqueuerProtocol, Task
-from holdfast.telemetry import Telemetry
+from holdfast.telemetry import Telemetry, log
 from holdfast.telemetry.log_format import configure_console_log
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -185,25 +183,15 @@ def _set_up_telemetry(attempt: Attempt, request: dict[str, Any]) -> None:
 
 
 def _limit_memory(limit: int | None) -> None:
+    if sys.platform == "darwin":  # which refuses or ignores such limits
+        if limit is not None:
+            log.memory_not_limited(limit)
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = UNLIMITED if limit is None else limit
     if hard != UNLIMITED and (soft == UNLIMITED or soft > hard):
         soft = hard
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def find(module: str, file: str, qualname: str) -> Callable[..., Any]:
-    """Return the function of a task. A script is executed under another name than `__main__`."""
-    found: Any = _script(file) if module == "__main__" else importlib.import_module(module)
-    for part in qualname.split("."):
-        found = found[part] if isinstance(found, dict) else getattr(found, part)
-    function = found.fn if isinstance(found, Task) else found
-    return cast("Callable[..., Any]", function)
-
-
-@cache
-def _script(file: str) -> dict[str, Any]:
-    return runpy.run_path(file, run_name="__holdfast_script__")
 
 
 if __name__ == "__main__":
