@@ -16,9 +16,12 @@ from tests.chaos.cluster import Cluster, FailoverDatabase
 from tests.chaos.databases import ChaosDatabase, PostgresDatabase, SqliteDatabase
 from tests.chaos.hosts import HostsDatabase
 from tests.chaos.hosts import unavailable as hosts_unavailable
+from tests.chaos.patroni import PatroniDatabase
+from tests.chaos.patroni import unavailable as patroni_unavailable
 from tests.chaos.report import Report
 from tests.chaos.soak import soak
 
+MAX_FAILOVER_S = 120.0
 EPILOG = """\
 Ctrl-C stops the faults early, waits for all runs to finish and judges the result; a second Ctrl-C stops waiting.
 The seed determines faults and victims, but not how processes race.
@@ -29,6 +32,7 @@ examples:
   ./dev chaos --minutes 10 --postgres
   ./dev chaos --minutes 10 --sqlite --json result.json
   ./dev chaos --failover 20
+  PATRONI=~/patroni/bin/patroni ./dev chaos --patroni 20
   ./dev chaos --hosts 8 --workers 16 --minutes 10
   ./dev chaos --soak --minutes 30 --postgres
 """
@@ -69,6 +73,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         " 20), without other faults",
     )
     where.add_argument(
+        "--patroni",
+        type=_count,
+        metavar="N",
+        help="use two servers under Patroni, with etcd and HAProxy; switch over and kill the primary N times in total",
+    )
+    where.add_argument(
         "--hosts",
         type=_count,
         metavar="N",
@@ -89,8 +99,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="also write the result to a file; - prints JSON instead of text")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep ledger and logs in this new folder")
     options = parser.parse_args(arguments)
-    if options.soak and (options.failover is not None or options.hosts is not None):
-        parser.error("--soak has no faults: leave --failover and --hosts out")
+    if options.soak and (options.failover or options.patroni or options.hosts):
+        parser.error("--soak has no faults: leave --failover, --patroni and --hosts out")
+    if options.patroni is not None and (reason := patroni_unavailable()) is not None:
+        parser.error(f"--patroni: {reason}")
     if options.hosts is not None and (reason := hosts_unavailable()) is not None:
         parser.error(f"--hosts: {reason}")
     if options.workers < 2:
@@ -113,10 +125,9 @@ def _minutes(text: str) -> float:
 
 
 def run_chaos(options: argparse.Namespace, seed: int) -> int:
-    seconds = options.minutes * 60 if options.failover is None else 60.0 * options.failover
-    config = ChaosConfig(
-        seconds, seed, workers=options.workers, lease=options.lease, worker_faults=options.failover is None
-    )
+    failovers = options.failover or options.patroni
+    seconds = options.minutes * 60 if failovers is None else MAX_FAILOVER_S * failovers
+    config = ChaosConfig(seconds, seed, workers=options.workers, lease=options.lease, worker_faults=failovers is None)
     with folder(options.keep) as path:
         log(f"seed {seed}, in {path}")
         with closing(open_database(options, path)) as database:
@@ -141,6 +152,8 @@ def folder(keep: Path | None) -> Iterator[Path]:
 def open_database(options: argparse.Namespace, path: Path) -> ChaosDatabase:
     if options.hosts is not None:
         return HostsDatabase(path, options.hosts)
+    if options.patroni is not None:
+        return PatroniDatabase(path, options.patroni)
     if options.failover is not None:
         return FailoverDatabase(Cluster(path), options.failover)
     return SqliteDatabase(path) if options.sqlite else PostgresDatabase(path, options.version)

@@ -37,6 +37,11 @@ class Fault(ABC):
         """Why the fault can't be injected on this machine."""
         self.times: list[tuple[float, float]] = []
 
+    @property
+    def failovers(self) -> Sequence[tuple[float, float]]:
+        """The periods from the start of a failover to the new primary."""
+        return self.times if self.is_failover else []
+
     @abstractmethod
     def inject(self) -> bool:
         """Inject the fault and undo it; tell whether it happened."""

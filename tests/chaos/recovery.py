@@ -83,7 +83,7 @@ def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[fl
     found = []
     for number, (since, until) in enumerate(outages):
         over = outages[number + 1][0] if number + 1 < len(outages) else float("inf")
-        others = [window for window in facts.windows if window != (since, until)]
+        others = [window for window in facts.windows if window[1] != until]
         for pid, times in kept.items():
             first = next((at for at in times if until < at < over), None)
             if first is None or times[0] > since:

@@ -26,8 +26,8 @@ class Report:
         self._outcome = outcome
         self.verdict: Verdict = judge(outcome.facts)
         self.recovery: Recovery = measure(outcome.facts)
-        is_failover = [window for fault in outcome.faults if fault.is_failover for window in fault.times]
-        self.returns = returns(outcome.facts, is_failover)
+        failovers = [window for fault in outcome.faults for window in fault.failovers]
+        self.returns = returns(outcome.facts, sorted(failovers))
         self.wrong = self._wrong()
 
     @property
