@@ -1,18 +1,21 @@
-"""Back up and restore SQLite databases: `backup`, `restore`."""
+"""Back up and restore databases: `backup`, `restore`, `lost`."""
 
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.output import show_json, show_line
-from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.cli.options import TIME
+from holdfast.cli.output import TableColumn, format_time, show_json, show_line, show_table
+from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
     from holdfast.control.backup import BackupReport
+    from holdfast.control.lost_outcomes import LostOutcome
 
 
 @holdfast.command(takes=("app", "url", "json", "debug"))
@@ -59,6 +62,59 @@ def restore(shared: SharedOptions, file: Path, url: str, paused: bool) -> None:
         show_line("Unfinished at the time of the backup, so their outcome may be lost:")
         show_line("  " + ", ".join(f"{count} {state}" for state, count in report.unfinished.items()))
         show_line(f"Look at them with `holdfast runs --url {url}`" + (", then resume the queues." if paused else "."))
+
+
+LOST_COLUMNS = (
+    TableColumn("RUN", whole=True),
+    TableColumn("TASK"),
+    TableColumn("LOST", whole=True),
+    TableColumn("BEFORE", whole=True),
+    TableColumn("NOW", whole=True),
+    TableColumn("FINISHED", drop=1),
+    TableColumn("KEY", drop=2),
+    TableColumn("TENANT", drop=3),
+)
+
+
+@holdfast.command()
+@click.argument("former", metavar="FORMER")
+@click.option(
+    "--since", type=TIME, required=True, metavar="TIME", help="The time of the backup: 2h (ago) or 2026-11-16."
+)
+@pass_shared
+def lost(shared: SharedOptions, former: str, since: datetime) -> int:
+    """List runs whose outcome a restore has lost.
+
+    Compares the restored database with the one that it replaces, whose URL is FORMER. It is only read. `missing`: the
+    run was created after the backup. `finished`: it had finished, and would run again. `further`: it had executed more,
+    and would repeat that.
+
+    Exits with 0 if there are none, with 1 if there are some.
+
+    \b
+    Examples:
+      holdfast lost sqlite:////old/jobs.db --url sqlite:///jobs.db --since 2026-11-19T08:00
+      holdfast lost postgresql://old/shop --url postgresql://new/shop --since 2h --json
+    """
+    from holdfast.cli.connect import connect, resolve_target
+    from holdfast.control.lost_outcomes import lost_outcomes
+    from holdfast.control.open import open_control
+
+    schema = resolve_target(shared).schema
+    with connect(shared) as restored, open_control(former, schema) as control:
+        found = list(lost_outcomes(control, restored, since))
+    if shared.json:
+        show_json(found)
+    else:
+        show_table(LOST_COLUMNS, [_lost_row(each) for each in found], "no run has lost its outcome")
+    return FAILED if found else 0
+
+
+def _lost_row(each: LostOutcome) -> list[str]:
+    return [
+        str(each.id), each.task, each.what, each.state_before, each.state_now or "-",
+        format_time(each.finished_at) or "-", each.key or "-", each.tenant or "-",
+    ]  # fmt: skip
 
 
 def _show(shared: SharedOptions, report: BackupReport, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -31,6 +32,7 @@ from holdfast.control.topics import TopicControl
 from holdfast.control.workers import WorkerControl
 from holdfast.model.signed_tokens import LinkSettings
 from holdfast.store import Store
+from holdfast.store.run_queries import RunPosition
 from holdfast.store.run_search import RunSearch
 from holdfast.task.registry import Registry
 
@@ -91,6 +93,10 @@ class Control:
     def identity(self) -> str:
         """A secret that identifies these tables; only clients of the database can read it."""
         return self._store.identity()
+
+    def positions(self, runs: Sequence[str]) -> dict[str, RunPosition]:
+        """Return how far runs are, by id, to compare databases."""
+        return self._store.queries.positions(runs)
 
     def close(self) -> None:
         self._store.close()

@@ -30,6 +30,15 @@ MAX_CHUNKS_BYTES = 1024 * 1024
 """A page of chunks ends with the first chunk beyond, counted as stored."""
 
 
+class RunPosition(NamedTuple):
+    """How far a run is. Each number only grows, except `records`, which begins again with each `generation`."""
+
+    state: str
+    generation: int
+    records: int
+    fence: int
+
+
 class StreamEnd(NamedTuple):
     """How far the stream of a run has come: its last chunk, 0 for none. `values` grows when the run sets a value."""
 
@@ -490,6 +499,11 @@ class RunQueries(StoreModule):
         """Return task and state of runs by id, without those that were pruned."""
         rows = self._execute("read", "read_run_states", rows=id_rows(runs)) if runs else []
         return {str(id): (task, state) for id, task, state in rows}
+
+    def positions(self, runs: Sequence[str]) -> dict[str, RunPosition]:
+        """Return how far runs are by id, without those that don't exist."""
+        rows = self._execute("read", "read_run_positions", rows=id_rows(runs)) if runs else []
+        return {str(id): RunPosition(*position) for id, *position in rows}
 
     def edges(self, graph: str) -> list[tuple[str, str]]:
         """Return the edges of a graph by id: the node that is needed, and the node that needs it."""

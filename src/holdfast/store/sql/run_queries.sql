@@ -226,6 +226,10 @@ select l.task, r.state, r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.atte
 from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id join {schema}lanes l on l.id = r.lane
 where r.id {among(:rows, id uuid)} and r.finished_at is null
 
+-- name: read_run_positions
+-- Read how far runs are: state, restarts, recorded steps and waits, and claims.
+select id, state, generation, records, fence from {schema}runs where id {among(:rows, id uuid)}
+
 -- name: read_run_states
 -- Read the tasks and states of runs.
 select s.id, s.task, s.state from {schema}shown_runs s where s.id {among(:rows, id uuid)}
