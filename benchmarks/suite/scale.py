@@ -92,6 +92,7 @@ class Scale(Benchmark):
             "--only", type=_parse_names, default=list(MEASURED), help=f"what to measure (default: all of {names})"
         )
         parser.add_argument("--shrink", type=int, default=1, help="divide all sizes by this number (default: 1)")
+        parser.add_argument("--grow", type=int, default=1, help="multiply the large sizes by this number (default: 1)")
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
         return {"jobs": options.count, "sent messages": SENT, "workers": 1, "concurrency": CONCURRENCY}
@@ -100,7 +101,7 @@ class Scale(Benchmark):
         cases = []
         for measured in options.only:
             small, large = measured.quick_sizes if options.quick else measured.sizes
-            sizes = max(small // options.shrink, 1), max(large // options.shrink, 1)
+            sizes = max(small // options.shrink, 1), max(large * options.grow // options.shrink, 1)
             title = measured.title(sizes)
             for subject, size in zip((SMALL, LARGE), sizes, strict=True):
                 measure = measured.prepare(backend, size, options, stack)

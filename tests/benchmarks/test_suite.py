@@ -90,7 +90,9 @@ def test_growth_has_other_kinds_without_a_target(measured):
     ids=["some", "others"],
 )
 def test_scale_compares_two_sizes_of_each_measure(measured, chosen, names):
-    found = measured("scale", *chosen, "--quick", "--count", "60", "--shrink", "10", "--only", ",".join(names))
+    sizes = ["--shrink", "10", "--grow", "2"]
+    found = measured("scale", *chosen, "--quick", "--count", "60", *sizes, "--only", ",".join(names))
+    assert any(ratio["metric"].endswith(("event waiters, 10 to 400", "gather, 5 to 40")) for ratio in found["ratios"])
     assert [line["subject"] for line in found["results"]] == ["small", "large"] * len(names)
     assert [ratio["metric"].split(",")[0] for ratio in found["ratios"]] == names
     assert ratios(found) == [("large", "small")] * len(names)

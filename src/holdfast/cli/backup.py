@@ -93,8 +93,8 @@ def lost(shared: SharedOptions, former: str, since: datetime) -> int:
 
     \b
     Examples:
-      holdfast lost sqlite:////old/jobs.db --url sqlite:///jobs.db --since 2026-11-19T08:00
-      holdfast lost postgresql://old/shop --url postgresql://new/shop --since 2h --json
+      holdfast lost sqlite:////old/jobs.db --url sqlite:///jobs.db --since 2h
+      holdfast lost postgresql://old/shop --since 2026-11-19T08:00 --json
     """
     from holdfast.cli.connect import connect, resolve_target
     from holdfast.control.lost_outcomes import lost_outcomes
