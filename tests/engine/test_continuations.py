@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -127,6 +128,89 @@ def test_a_run_is_claimed_by_the_commit_that_enqueues_it(app, job, unclaiming_wo
     assert [run.result(timeout=60) for run in job.enqueue_many([(1,), (2,)])] == [2, 3]
     assert names.count("claim") == 1
     assert "mark_idle" not in names, "no worker had to be woken"
+
+
+@pytest.fixture
+def ends_when_awaited(app, unclaiming_worker, monkeypatch):
+    """Create a task that ends when a caller waits for its result; callers rely on the worker longer than usual."""
+    is_awaited = threading.Event()
+    sleep, poll_once = results.WaitingThread._sleep, results.LoopPoller._poll_once
+
+    def sleep_awaited(self, pause):
+        is_awaited.set()
+        sleep(self, pause)
+
+    async def poll_awaited(self):
+        try:
+            return await poll_once(self)
+        finally:
+            is_awaited.set()
+
+    monkeypatch.setattr(results.WaitingThread, "_sleep", sleep_awaited)
+    monkeypatch.setattr(results.LoopPoller, "_poll_once", poll_awaited)
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 3600.0)
+
+    @app.task(name="awaited")
+    def awaited(n: int) -> int:
+        is_awaited.wait(60)
+        return n + 1
+
+    awaited.options(delay=3600).enqueue(0)
+    unclaiming_worker._components.lanes.refresh()
+    return awaited
+
+
+def statements_of_a_run(names: list[str]) -> list[str]:
+    kinds = ("add_runs", "add_new_runs", "pick_claimable", "claim", "end_attempts", "read_outcome", "read_outcomes")
+    return [name for name in names if name in kinds]
+
+
+RESULT = {
+    "sqlite": ["add_runs", "pick_claimable", "claim", "end_attempts"],
+    "postgres": ["add_new_runs", "claim", "end_attempts"],
+}
+
+
+def test_a_result_in_the_same_process_takes_no_read(app, ends_when_awaited, monkeypatch):
+    names = statements(app, monkeypatch)
+    assert ends_when_awaited.enqueue(1).result(timeout=60) == 2
+    assert statements_of_a_run(names) == RESULT[app.store.database.dialect.name]
+
+
+async def test_a_result_for_a_coroutine_takes_no_read(app, ends_when_awaited, monkeypatch):
+    names = statements(app, monkeypatch)
+    assert await (await ends_when_awaited.aenqueue(1)).aresult(timeout=60) == 2
+    assert statements_of_a_run(names) == RESULT[app.store.database.dialect.name]
+
+
+def test_ends_of_children_make_a_waiting_client_read_nothing(postgres_url, monkeypatch):
+    """It is registered for ends in other processes; its own worker doesn't notify it."""
+    with Holdfast(postgres_url) as app, ThreadPoolExecutor(1) as threads:
+
+        @app.task(name="job")
+        async def job(n: int) -> int:
+            return n
+
+        @app.task(name="parent")
+        async def parent(ctx: Context) -> int:
+            await ctx.wait_for("go")
+            return sum([await ctx.call(job, n) for n in range(5)])
+
+        # Nothing but a notification makes the client read.
+        monkeypatch.setattr(results, "MAX_POLL_INTERVAL_S", 3600.0)
+        monkeypatch.setattr(results, "MAX_POLL_INTERVAL_LISTENING_S", 3600.0)
+        monkeypatch.setattr(results, "BACKOFF_FACTOR", 10_000.0)
+        names = statements(app, monkeypatch)
+        with app.worker():
+            run = parent.enqueue()
+            result = threads.submit(run.result, 3000)
+            wait_until(lambda: app.store._context.watcher is not None and "read_outcomes" in names)
+            wait_until(lambda: run.info().state == "waiting")
+            names.clear()
+            app.emit("go")
+            assert result.result(60) == 10
+        assert names.count("end_tree_attempts") >= 5
+        assert "read_outcomes" not in names
 
 
 async def test_a_run_is_claimed_by_the_commit_of_a_coroutine(job, unclaiming_worker):

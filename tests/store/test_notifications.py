@@ -135,6 +135,23 @@ def test_every_kind_of_end_notifies_waiting_clients_only(postgres, ear, end):
     assert ear.heard() == 0, "it waits no more"
 
 
+HANDED_OVER = [done, done_in_a_batch, failed, limited, family, undone]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_client_is_not_notified_of_ends_that_its_own_worker_hands_over(postgres, ear, end):
+    postgres.store.watchers.add("own", 60 * SECOND, hears_workers=True)
+    end(postgres)
+    assert (ear.heard() == 0) == (end in HANDED_OVER)
+    other = postgres.another_store()
+    other.watchers.add("other", 60 * SECOND, hears_workers=True)
+    end(postgres)
+    assert ear.heard() >= 1, "the client of another process"
+    other.watchers.remove("other")
+    postgres.store.watchers.remove("own")
+    assert postgres.store._context.watcher is None
+
+
 def test_a_batch_of_ends_notifies_once(postgres, ear):
     postgres.store.watchers.add("client", 60 * SECOND)
     done_in_a_batch(postgres)

@@ -175,6 +175,7 @@ VALUES: dict[str, Any] = {
     "error": "{}",
     "too_many": "{}",
     "session": "w19",
+    "watcher": "c1",
     "lanes": json_rows({"lane": lane} for lane in (1, 2, 3)),
     "now": NOW,
     "size": 6,

@@ -31,7 +31,7 @@ class Database:
             raise self.fault
         return self.notifies
 
-    def add(self, id: str, lasts: int) -> None:
+    def add(self, id: str, lasts: int, *, hears_workers: bool) -> None:
         self.log.append("add")
 
     def renew(self, id: str, lasts: int) -> None:

@@ -102,6 +102,26 @@ def test_a_thread_takes_the_outcome_of_a_local_run(runs, no_repeated_polls):
     assert runs.polls == []
 
 
+async def test_a_run_that_a_local_worker_executes_is_not_polled_at_first(runs, monkeypatch):
+    claimed = {str(RUNS[0])}
+    waiter = ResultWaiter(runs, is_claimed_here=claimed.__contains__)
+    task = asyncio.create_task(waiter.wait(RUNS[0], None))
+    await runs.next_poll()  # after a moment, in case that the worker reports nothing
+    assert len(runs.polls) == 1
+    claimed.clear()
+    runs.states[str(RUNS[0])] = "done"
+    assert (await task)[0] == "done"
+
+    claimed.update(map(str, RUNS[:2]))
+    monkeypatch.setattr(results, "LISTEN_FROM_S", 3600.0)
+    runs.polls.clear()
+    tasks = waiting(waiter)
+    await runs.next_poll()
+    assert {id for poll in runs.polls for id in poll} == {str(RUNS[2])}, "the one that no local worker executes"
+    waiter.on_local_ends({str(id): ended("done") for id in RUNS})
+    assert [(await task)[0] for task in tasks] == ["done"] * 3
+
+
 async def test_a_new_waiter_is_polled_for_at_once(runs, no_repeated_polls):
     waiter = ResultWaiter(runs)
     tasks = waiting(waiter)

@@ -54,6 +54,7 @@ class CompletionListenerLoop(Loop):
         self._on_completion = on_completion
         self._is_wanted = is_wanted
         self._id = kind + new_id_text()
+        self._hears_workers = not kind
         self._registered_at: float | None = None
         self.is_listening = False
         self.is_finished = False
@@ -93,7 +94,7 @@ class CompletionListenerLoop(Loop):
         now, ttl = time.monotonic(), round(WATCHER_TTL_S * MICROS_PER_SECOND)
         is_new = self._registered_at is None
         if self._registered_at is None:
-            self._watchers.add(self._id, ttl)
+            self._watchers.add(self._id, ttl, hears_workers=self._hears_workers)
         elif now - self._registered_at >= WATCHER_RENEWAL_S:
             self._watchers.renew(self._id, ttl)
         else:

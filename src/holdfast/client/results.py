@@ -1,9 +1,10 @@
 """Read the results of runs, and wait for runs to finish.
 
 `RunResults` serves run handles. `ResultWaiter` decides when a waiting caller reads again. The coroutines of one event
-loop share one poll of the database; each thread polls for itself. Polling backs off exponentially, and a commit of a
-local worker triggers a poll at once. After `LISTEN_FROM_S` a `CompletionListener` reports completions in other
-processes, and polling slows down. It never stops: a notification may be lost.
+loop share one poll of the database; each thread polls for itself. Polling backs off exponentially. A local worker
+hands the outcomes that it commits to the callers, so a run that it executes isn't polled at first. After
+`LISTEN_FROM_S` a `CompletionListener` reports completions in other processes, and polling slows down. It never stops:
+a notification may be lost.
 
 A caller that has seen its run once waits through an outage of the database.
 """
@@ -52,6 +53,9 @@ FOLLOWER = "follower:"
 MAX_OUTAGE_S = 300.0
 """After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
 
+RUNNING: Row = ("running", None, None, None, None, None)
+"""What a read of a run would return that a local worker executes, as far as callers that wait use it."""
+
 Poll: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
 """Read state, result, error, kind, options and tenant of the runs that exist, by id. Blocking."""
 
@@ -76,6 +80,11 @@ class PollBackoff:
                 f"run {self._id} did not finish within {self._timeout_s:g} s: it is still {state}{hint}"
             )
         return self._next(longest)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the caller has waited only for a moment."""
+        return self._pause < LISTEN_FROM_S
 
     def pause_after_failure(self, error: StoreUnavailable, longest: float) -> float:
         """Return the seconds to the next poll after one that failed.
@@ -105,6 +114,10 @@ class PendingResult:
         self.id = str(id)
         self.backoff = backoff
         self.future = future
+
+    def needs_poll(self, is_claimed_here: Callable[[str], bool]) -> bool:
+        """Return whether to read the run now: at first not while a local worker executes it, which reports its end."""
+        return not (self.backoff.is_short and is_claimed_here(self.id))
 
     def update(self, row: Row | None, longest: float) -> float | None:
         """Take the row of a poll. Returns the seconds to the next poll, or None if the wait has ended."""
@@ -193,8 +206,11 @@ class LoopPoller:
         if not polled:
             return 0.0
         longest = self._waiter.max_interval()
+        wanted = {pending.id for pending in polled if pending.needs_poll(self._waiter.is_claimed_here)}
+        rows: dict[str, Row] = {pending.id: RUNNING for pending in polled if pending.id not in wanted}
         try:
-            rows = await run_in_thread(self._waiter.poll, {pending.id for pending in polled})
+            if wanted:
+                rows |= await run_in_thread(self._waiter.poll, wanted)
         except Exception as error:
             updated = [(pending, pending.poll_failed(error, longest)) for pending in polled]
         except BaseException:
@@ -238,6 +254,10 @@ class WaitingThread:
     def pause_after_failure(self, error: StoreUnavailable) -> None:
         """Sleep until the next poll after one that failed, or raise."""
         self._sleep(self._backoff.pause_after_failure(error, self._waiter.max_interval()))
+
+    def needs_poll(self) -> bool:
+        """Return whether to read the run now: at first not while a local worker executes it, which reports its end."""
+        return not (self._backoff.is_short and self._waiter.is_claimed_here(self.id))
 
     def _sleep(self, pause: float) -> None:
         self._waiter.request_listener(pause)
@@ -316,9 +336,15 @@ class CompletionListener:
 class ResultWaiter:
     """All coroutines and threads of this process that wait for runs of one store."""
 
-    def __init__(self, poll: Poll, listener: CompletionListener | None = None) -> None:
+    def __init__(
+        self,
+        poll: Poll,
+        listener: CompletionListener | None = None,
+        is_claimed_here: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.poll = poll
         self._listener = listener
+        self.is_claimed_here = is_claimed_here
         self.callers: set[WaitingCaller] = set()
         """The callers that wait outside an event loop, or follow streams."""
         self._pollers: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
@@ -440,7 +466,7 @@ class RunResults:
         self._store = store
         self._registry = registry
         self.reader = RunReader(store, self.decode_result)
-        self.waiter = ResultWaiter(self._outcomes, CompletionListener(store))
+        self.waiter = ResultWaiter(self._outcomes, CompletionListener(store), store.is_claimed_here)
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a result, given as JSON, with the types of its task."""
@@ -457,7 +483,9 @@ class RunResults:
             while True:
                 try:
                     row, thread.outcome = thread.outcome, None
-                    seen = self._outcome(id, task, row or self._store.outcomes.read(str(id)))
+                    if row is None:
+                        row = self._store.outcomes.read(str(id)) if thread.needs_poll() else RUNNING
+                    seen = self._outcome(id, task, row)
                 except StoreUnavailable as error:
                     thread.pause_after_failure(error)
                     continue

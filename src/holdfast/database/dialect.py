@@ -36,6 +36,7 @@
 | `{notify_workers}` | notifies one idle worker of each group, except the acting one; free while none is idle |
 | `{acting_session(:session)}` | names the worker that acts in this transaction: it needs no notification |
 | `{notify_clients}` | notifies clients that wait for results; free while none waits |
+| `{notify_other_clients(:watcher)}` | the same, unless only this watcher waits |
 | `{notify_followers}` | notifies clients that follow streams; free while none does |
 | `{indexed_by(name)}` | on SQLite, the index to use where its planner chooses another one |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
@@ -260,6 +261,14 @@ class PostgresDialect(Dialect):
         return f"jsonb_to_recordset(cast({source} as jsonb)) as each({typed})"
 
     @staticmethod
+    def _notify_other_clients(argument: str) -> str:
+        others = f"id <> coalesce(cast({argument} as text), '')"
+        return (
+            "(select cast(pg_notify('{ends_channel}', '') as text)"
+            f" where exists (select 1 from {{schema}}watchers where expires_at > {{now}} and {others}))"
+        )
+
+    @staticmethod
     def _acting_session(argument: str) -> str:
         return f"set_config('holdfast.session', cast({argument} as text), true)"
 
@@ -383,6 +392,10 @@ class SqliteDialect(Dialect):
         source, columns = _columns(argument)
         picked = ", ".join(f"value ->> '{name}' as {name}" for name, _ in columns)
         return f"(select {picked} from jsonb_each({source})) as each"
+
+    @staticmethod
+    def _notify_other_clients(argument: str) -> str:  # noqa: ARG004 - nothing is notified
+        return "null"
 
     @staticmethod
     def _acting_session(argument: str) -> str:  # noqa: ARG004 - nothing is notified

@@ -217,8 +217,9 @@ class WorkerComponents:
         self.stats = StatsAggregator(store)
         self.wake_channel = f"holdfast.{secrets.token_hex(8)}"
         self.listener = CommitListener(
-            store, self.wake_channel, self._others_committed, self._client_committed, claimer.client_claim
-        )
+            store, self.wake_channel, self._others_committed, self._client_committed, claimer.client_claim,
+            lambda run: state.find(run) is not None,
+        )  # fmt: skip
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         self.log_collector: LogCollector | None = None

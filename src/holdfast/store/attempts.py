@@ -73,7 +73,9 @@ class AttemptStore(StoreModule):
     def _write_ends(self, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
         on_postgres = self._context.on_postgres
         if on_postgres and logs is None and all(end.limits is None for end in ends):
-            return _claims(self._execute("commit", "end_attempts", session=session, rows=json_rows(ends)))
+            watcher = self._context.watcher
+            rows = self._execute("commit", "end_attempts", session=session, rows=json_rows(ends), watcher=watcher)
+            return _claims(rows)
         end_some = _end_on_postgres if on_postgres else _end_all_on_sqlite
         try:
             return self._transaction("commit", lambda tx: end_some(tx, session, ends, logs))
@@ -158,7 +160,7 @@ class _NestedGraph(Exception):
 
 
 def _end_on_postgres(tx: Tx, session: str, ends: Sequence[AttemptEnd], logs: LogWrites | None) -> set[ClaimKey]:
-    ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends)))
+    ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends), watcher=tx.watcher))
     return_permits(tx, [end.limits for end in ends if end.claim in ended and not end.still_running])
     if logs is not None:
         add_logs(tx, logs.of_claims(ended))
@@ -198,7 +200,7 @@ def _end_in_tree(
     valid = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
     if not alive() or not valid:
         return EndedClaims()
-    tx.queue("end_tree_attempts", rows=json_rows(valid.values()))
+    tx.queue("end_tree_attempts", rows=json_rows(valid.values()), watcher=tx.watcher)
     history = [entry for end in valid.values() for entry in _history_of(end, runs[end.id].attempt)]
     tx.queue("add_tree_history", session=session, rows=json_rows(history))
     _delete_obsolete(tx, runs, valid)

@@ -151,6 +151,9 @@ class StoreContext:
         self._prepare_lock = threading.Lock()
         self._commit_callbacks: tuple[ClientCommitCallback, ...] = ()
         self._client_claims: tuple[ClientClaims, ...] = ()
+        self._claimed_checks: tuple[Callable[[str], bool], ...] = ()
+        self.watcher: str | None = None
+        """The registration of this process in `watchers` for which its own workers needn't notify."""
         self.verified: weakref.WeakSet[object] = weakref.WeakSet()
         """Callers' databases that are known to be the app's own."""
         register_fork_hooks(self)
@@ -175,6 +178,19 @@ class StoreContext:
             self._client_claims = tuple(each for each in self._client_claims if each is not claims)
 
         return remove
+
+    def report_claimed(self, is_claimed: Callable[[str], bool]) -> Callable[[], None]:
+        """Let a worker of this process tell which runs it executes; return a function that ends it."""
+        self._claimed_checks = (*self._claimed_checks, is_claimed)
+
+        def remove() -> None:
+            self._claimed_checks = tuple(each for each in self._claimed_checks if each is not is_claimed)
+
+        return remove
+
+    def is_claimed_here(self, run: str) -> bool:
+        """Return whether a worker of this process executes the run. It reports its end once that is committed."""
+        return any(is_claimed(run) for is_claimed in self._claimed_checks)
 
     def client_claim(self) -> ClientClaim | None:
         """Return what claims in the next transaction of a client, if a worker of this process could start a run now."""
@@ -247,6 +263,11 @@ class Tx:
         """The session that claims at the end of this transaction, if it is a client's."""
         self.resolved_waits: list[tuple[Sequence[Mapping[str, Any]], Callable[[], list[Row]]]] = []
         """Waits of locked runs to resolve, and the rows of those that the transaction has resolved."""
+
+    @property
+    def watcher(self) -> str | None:
+        """The registration of this process in `watchers` for which its own workers needn't notify."""
+        return self._context.watcher
 
     def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
         """Execute a statement and return its rows. `limit` replaces `{limit}` in its text."""

@@ -341,8 +341,13 @@ def record_crashes(
 class WatcherStore(StoreModule):
     """Client processes that want to be notified when runs end, on databases that notify (decision 15)."""
 
-    def add(self, id: str, lifetime: int) -> None:
-        """Register a process for this many microseconds, and delete the expired rows of processes that died."""
+    def add(self, id: str, lifetime: int, *, hears_workers: bool = False) -> None:
+        """Register a process for this many microseconds, and delete the expired rows of processes that died.
+
+        `hears_workers`: workers with this store hand it the ends that they commit, and needn't notify it of those.
+        """
+        if hears_workers:
+            self._context.watcher = id
         if self._context.database.dialect.notifies:
             self._execute("client", "prune_watchers")
             self.renew(id, lifetime)
@@ -354,5 +359,7 @@ class WatcherStore(StoreModule):
 
     def remove(self, id: str) -> None:
         """Remove the registration."""
+        if self._context.watcher == id:
+            self._context.watcher = None
         if self._context.database.dialect.notifies:
             self._execute("client", "delete_watcher", id=id)

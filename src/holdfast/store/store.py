@@ -143,6 +143,14 @@ class Store:
         """Let a worker claim in the transactions of clients of this process; return a function that ends it."""
         return self._context.claim_for_clients(claims)
 
+    def report_claimed(self, is_claimed: Callable[[str], bool]) -> Callable[[], None]:
+        """Let a worker of this process tell which runs it executes; return a function that ends it."""
+        return self._context.report_claimed(is_claimed)
+
+    def is_claimed_here(self, run: str) -> bool:
+        """Return whether a worker of this process executes the run. It reports its end once that is committed."""
+        return self._context.is_claimed_here(run)
+
     def user_transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction for the user, which client calls of the same thread join (SQLite only)."""
         self.prepare()

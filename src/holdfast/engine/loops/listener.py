@@ -26,6 +26,7 @@ class CommitListener(Loop):
         on_commit: Callable[[], None],
         on_client_commit: ClientCommitCallback,
         client_claim: ClientClaims,
+        is_claimed: Callable[[str], bool],
     ) -> None:
         super().__init__()
         self._store = store
@@ -33,12 +34,14 @@ class CommitListener(Loop):
         self._on_commit = on_commit
         self._on_client_commit = on_client_commit
         self._client_claim = client_claim
+        self._is_claimed = is_claimed
         self._subscribed: list[Callable[[], None]] = []
 
     def start(self) -> None:
         self._subscribed = [
             self._store.on_client_commit(self._on_client_commit),
             self._store.claim_for_clients(self._client_claim),
+            self._store.report_claimed(self._is_claimed),
         ]
         super().start()
 

@@ -47,7 +47,7 @@ ended as (
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
 select id, records, {stamp}, kind, attempt, fence, :session, claimed_at, error from ended
-returning run, fence, case when kind in ('done', 'failed') then {notify_clients} end
+returning run, fence, case when kind in ('done', 'failed') then {notify_other_clients(:watcher)} end
 
 -- name: end_attempts
 -- only: sqlite
@@ -194,7 +194,7 @@ set state = case
         when each.state in ('failed', 'cancelled') then {stamp} + coalesce(keep_failed, keep) end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, still_running int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, {notify_workers}, case when finished_at is not null then {notify_clients} end
+returning {schema}runs.id, {notify_workers}, case when finished_at is not null then {notify_other_clients(:watcher)} end
 
 -- name: add_tree_history
 -- Add the history rows of attempts that `end_tree_attempts` has ended: `records` numbers the last one of each.
