@@ -71,5 +71,9 @@ async def audit(page: Page) -> list[str]:
 
 
 async def overflow(page: Page) -> int:
-    """Return by how many pixels a page is wider than its window."""
-    return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+    """Return by how many pixels a page is wider than its window.
+
+    `window.innerWidth` isn't the width of the window: on a phone, it grows with the page.
+    """
+    assert page.viewport_size is not None
+    return int(await page.evaluate("document.documentElement.scrollWidth")) - page.viewport_size["width"]
