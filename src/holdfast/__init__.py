@@ -69,6 +69,7 @@ from holdfast.errors import (
 from holdfast.model.batch import Batch
 from holdfast.model.budget import BudgetInfo, BudgetStatus, BudgetTotal
 from holdfast.model.clock import Clock, Duration
+from holdfast.model.explanation import Reason
 from holdfast.model.filters import RunsOptions, RunSort
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
@@ -192,6 +193,7 @@ __all__ = [
     "PollInfo",
     "Progress",
     "Published",
+    "Reason",
     "Request",
     "ResourceMissing",
     "ResultTimeout",

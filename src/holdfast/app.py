@@ -19,6 +19,7 @@ from holdfast.model.batch import Batch
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.explanation import Reason
 from holdfast.model.filters import RunsOptions, RunSort, page_options
 from holdfast.model.keep import DEFAULT_KEEP_AUDIT, Keep, KeepRules
 from holdfast.model.names import check_name, counted, import_name
@@ -141,12 +142,9 @@ class Holdfast(Declarations):
         from holdfast.store import Store
 
         payloads = Payloads(
-            warn_above=warn_above,
-            refuse_above=refuse_above,
-            compress_above=compress_above,
-            codec=codec,
+            warn_above=warn_above, refuse_above=refuse_above, compress_above=compress_above, codec=codec,
             on_large=log.payload_large,
-        )
+        )  # fmt: skip
         self.telemetry = Telemetry(telemetry)
         self.links = LinkSettings(secret, public_url)
         """The secrets and the public URL of signed links."""
@@ -165,6 +163,7 @@ class Holdfast(Declarations):
         self._logs = Logs.of(os.environ.get("HOLDFAST_LOGS") if logs is None else logs)
         self._hooks = Hooks()
         created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
+        self._client.explain = self._explain
         self._client.app_name = created_in if name is None else check_name(name, "the name of an app")
         self._schedule_registry = ScheduleRegistry(self._client.app_name)
         self.schedules = Schedules(self._client, self._schedule_registry, self.registry)
@@ -180,6 +179,11 @@ class Holdfast(Declarations):
         """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
         self.store, self.url = store, url
         self._client.bind(store)
+
+    def _explain(self, run: UUID) -> list[Reason]:
+        from holdfast.control.explainer import Explainer
+
+        return Explainer(self.store).why(run).reasons
 
     def _open(self, schema: str) -> Database:
         """Return the database, without connecting. Subclasses override it."""
@@ -645,20 +649,11 @@ class Holdfast(Declarations):
         from holdfast.engine.worker import Worker
 
         settings = WorkerSettings.checked(
-            queues=queues,
-            concurrency=concurrency,
-            labels=labels,
-            threads=threads,
-            lease=lease,
-            grace=grace,
-            keep_events=self._keep_events,
-            keep_audit=self._keep_audit,
-            keep_keys=self._keep_keys,
-            wait_for_database=wait_for_database,
-            max_resident=max_resident,
-            max_resident_bytes=max_resident_bytes,
+            queues=queues, concurrency=concurrency, labels=labels, threads=threads, lease=lease, grace=grace,
+            keep_events=self._keep_events, keep_audit=self._keep_audit, keep_keys=self._keep_keys,
+            wait_for_database=wait_for_database, max_resident=max_resident, max_resident_bytes=max_resident_bytes,
             logs=self._logs,
-        )
+        )  # fmt: skip
         client = self._client
         components = WorkerComponents(
             self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,

@@ -385,11 +385,14 @@ def test_the_fields_of_a_gates_output_are_shown(shell, yard):
         '"note": string or null, optional',
     ]
     assert "OUTPUT" not in shell("gate", run, "plain", "--url", yard.url).stdout
-    reasons = shell("why", run, "--url", yard.url).stdout
-    assert f"holdfast gate {run} typed complete OUTPUT (since" in reasons
-    assert f"holdfast gate {run} plain complete (since" in reasons
+    reasons = shell("why", run, "--url", yard.url).stdout.splitlines()
+    assert [line for line in reasons if "holdfast" in line] == [
+        f"    holdfast gate {run} typed complete OUTPUT", f"    holdfast gate {run} plain complete",
+    ]  # fmt: skip
+    assert sum("  waiting for approval of gate " in line and " (since " in line for line in reasons) == 2
     node = yard.app.get_run(run).nodes()["typed"].id
-    assert "typed complete OUTPUT (since" in shell("why", node, "--url", yard.url).stdout
+    last = shell("why", node, "--url", yard.url).stdout.splitlines()[-1]
+    assert last == f"    holdfast gate {run} typed complete OUTPUT"
 
 
 def test_in_empty_tables_there_is_no_gate(shell, empty):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast import Done, Holdfast, State, SyncContext
@@ -46,6 +47,7 @@ def test_why_as_json(shell, limited):
     told = shell.json("why", limited.parked, "--url", limited.url)
     (reason,) = told["reasons"]
     assert (told["id"], told["state"], reason["code"]) == (str(limited.parked), "ready", "limit")
+    assert msgspec.to_builtins(limited.app.get_run(limited.parked).why()) == told["reasons"]
     assert reason["data"]["key"] == EVIL
     assert reason["data"]["holders"] == [{"run": str(limited.at_work), "task": "work", "worker": "host:1:abc"}]
 

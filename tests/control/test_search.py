@@ -73,6 +73,31 @@ def test_one_search_finds_by_everything_that_identifies_a_run(orders):
     assert [info.id for info in orders.app.runs(search="order_id=42")] == [run.id]
 
 
+@pytest.mark.parametrize("stored", ["Jørgen Møller", "JØRGEN MØLLER", "jØrgen mØller"])
+def test_the_case_of_all_letters_is_folded_alike_by_both_databases(orders, stored):
+    shouted = f"fail: {stored} in der STRASSE, 50%"
+    run = orders.charge.options(tags=[stored]).enqueue(1, shouted)
+    orders.charge.options(tags=["Jorgen Moller"]).enqueue(2, "fail: Jårgen Måller in der straße, 50_")
+    orders.app.worker().drain()
+    for text in ("jørgen", "MØLLER", "Jørgen mØller in der straße", "note=fail: JØRGEN"):
+        assert [id for id, _ in orders.found(text)] == [str(run.id)], text
+    assert orders.found("j%rgen") == orders.found("Jörgen") == []
+
+
+def test_the_filter_by_error_folds_the_case_of_all_letters(orders):
+    @orders.app.task(name="greet", retry=Retry(max_attempts=1))
+    def greet(text: str) -> None:
+        raise ValueError(text)
+
+    run, *_ = (greet.enqueue(text) for text in ("GRÜSSE aus Århus", "GROSSE aus Orhus", "Größe"))
+    orders.app.worker().drain()
+    for text in ("grüße", "AUS ÅRHUS", "Grüsse aus", "valueERROR"):
+        found = [info.id for info in orders.app.runs(error=text)]
+        assert (run.id in found, len(found)) == (True, 3 if text == "valueERROR" else 1), text
+        assert [info.id for info in orders.app.runs(error=text, sort="created")][:1] == [run.id], text
+    assert orders.app.runs(error="gr_sse") == orders.app.runs(error="GRÄSSE") == []
+
+
 def test_filters_narrow_a_search(orders):
     first, second = (orders.charge.options(tags=["vip"], tenant=tenant).enqueue(5) for tenant in ("acme", "other"))
     assert [id for id, _ in orders.found("vip", tenant="acme")] == [str(first.id)]

@@ -135,7 +135,7 @@ def test_a_paused_queue(control, harness):
     control.queues.pause(["default"])
     reason = why(control, run)
     assert (reason.code, reason.data) == ("paused", {"queue": "default"})
-    assert "holdfast resume default" in reason.text
+    assert (reason.text, reason.command) == ("queue default is paused", "holdfast resume default")
 
 
 def limited(harness, count=2, **more):
@@ -291,7 +291,7 @@ def test_nodes_and_gates(database_url):
         gate = why(control, run.id)
         assert (gate.code, gate.data.pop("since") > run.info().created_at) == ("gate", True)
         assert gate.data == {"graph": str(run.id), "gate": "approve", "id": nodes["approve"]}
-        assert f"holdfast gate {run.id} approve complete" in why(control, nodes["approve"]).text
+        assert why(control, nodes["approve"]).command == f"holdfast gate {run.id} approve complete"
         assert "approve (waiting)" in why(control, nodes["last"]).text
 
 

@@ -167,7 +167,8 @@ def test_operators_see_and_decide_the_gates_of_functions(app, refund):
     (reason,) = control.whys.why(run.id).reasons
     graph = str(gate.graph)
     assert (reason.code, reason.data["graph"], reason.data["gate"]) == ("gate", graph, "approve")
-    assert reason.text == f"waiting for approval of gate approve: holdfast gate {graph} approve complete OUTPUT"
+    assert reason.text == "waiting for approval of gate approve"
+    assert reason.command == f"holdfast gate {graph} approve complete OUTPUT"
     assert (gate.name, gate.state) == ("approve", "waiting")
     (listed,) = control.gates.open()
     assert (listed.name, listed.task) == ("approve", "refund")

@@ -154,7 +154,7 @@ def test_why_of_a_graph_lists_the_reasons_of_its_nodes(app, give):
     inner.gate("that was all")
     graph.add(inner, name="inner")
     run = app.submit(graph)
-    texts = [reason.text for reason in Control(app.store).whys.why(run.id).reasons]
+    texts = [str(reason) for reason in Control(app.store).whys.why(run.id).reasons]
     assert any(
         text.startswith("node first (") and text.endswith("): no worker is running; start one with `holdfast worker`")
         for text in texts

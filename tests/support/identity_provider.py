@@ -26,6 +26,8 @@ class IdentityProvider:
         self.codes: dict[str, dict[str, Any]] = {}
         self.changes: dict[str, Any] = {}
         """Replaces claims of the id token; None removes one."""
+        self.more_endpoints: dict[str, str] = {}
+        """Further addresses in the discovery document."""
         self.forged: Any = None
         """Makes the id token from its claims, instead of the provider's key."""
         provider = self
@@ -60,7 +62,7 @@ class IdentityProvider:
         if request.path == "/.well-known/openid-configuration":
             self._answer(request, 200, {
                 "issuer": self.issuer, "authorization_endpoint": f"{self.issuer}/authorize",
-                "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/keys",
+                "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/keys", **self.more_endpoints,
             })  # fmt: skip
         elif request.path == "/keys":
             self._answer(request, 200, KeySet([self.key]).as_dict(private=False))

@@ -1,6 +1,16 @@
-"""The audit log in the dashboard and the API: what is recorded of requests, and the pages of admins."""
+"""The audit log in the dashboard and the API: what is recorded of requests, and who may read it."""
 
 from __future__ import annotations
+
+import pytest
+
+from holdfast.model.access import EVERYTHING
+from holdfast.testing import VirtualClock
+from holdfast.web import refusals
+from holdfast.web.auth import Principal
+from holdfast.web.refusals import RefusalRecorder
+from holdfast.web.responses import RequestError
+from tests.support.web import Visitor
 
 
 def entries(shop, **filters):
@@ -72,3 +82,76 @@ def test_admins_read_the_log(shop):
     assert admin.get("/api/v1/audit?outcome=gone").status == 422
     assert shop.visitor("operate").get("/api/v1/audit").status == 403
     assert 'href="/audit"' not in shop.browser("operate").get("/").text
+
+
+def test_an_operator_of_a_tenant_reads_the_entries_of_the_tenant(shop):
+    own, theirs = (shop.add.options(tenant=tenant).enqueue(1, 2) for tenant in ("acme", "other"))
+    shop.visitor("operate").post(f"/api/v1/runs/{own.id}/cancel", {})
+    shop.visitor("operate").post(f"/api/v1/runs/{theirs.id}/cancel", {})
+    shop.visitor("operate", "acme").post(f"/api/v1/runs/{own.id}/retry", {})
+    shop.visitor("operate", "other").post(f"/api/v1/runs/{theirs.id}/retry", {})
+    shop.visitor("operate").post("/api/v1/bulk/cancel", {"filter": {"tenant": "acme"}})
+    shop.visitor("operate").post("/api/v1/queues/default/pause")
+    listed = shop.visitor("operate", "acme").get("/api/v1/audit").json["entries"]
+    listed = [(each["by"], each["action"], each["tenant"], each["client"]) for each in listed]
+    assert [each for each in listed if each[1] != "create token"] == [
+        ("operate None", "cancel runs", "acme", None), ("operate acme", "retry run", "acme", None),
+        ("operate None", "cancel run", "acme", None),
+    ]  # fmt: skip
+    browser = shop.browser("operate", "acme")
+    page = browser.get("/audit")
+    assert (page.status, str(own.id) in page.text, str(theirs.id) in page.text) == (200, True, False)
+    assert 'href="/audit"' in browser.get("/").text
+    assert str(theirs.id) in shop.browser("admin").get("/audit").text
+
+
+@pytest.mark.parametrize(
+    "given", [{"may": "viewer", "tenant": "acme"}, {"may": "approver", "tenant": "acme"}, {"may": "operator"}]
+)
+def test_the_log_needs_an_operator_of_a_tenant_or_an_admin(shop, given):
+    visitor = shop.visitor(**given)
+    assert (visitor.get("/audit").status, visitor.get("/api/v1/audit").status) == (403, 403)
+
+
+def test_a_tenant_limited_to_tasks_does_not_read_the_log(shop):
+    token = shop.control.tokens.create("operate", "acme", tasks=["add"]).token
+    assert Visitor(shop.site(), token).get("/api/v1/audit").status == 403
+
+
+def test_requests_that_a_role_refuses_are_recorded(shop):
+    run = shop.add.options(tenant="acme").enqueue(1, 2)
+    visitor, browser = shop.visitor("viewer", "acme"), shop.browser("viewer")
+    assert visitor.post(f"/api/v1/runs/{run.id}/cancel", {}).status == 403
+    assert browser.submit("/queues", {"csrf_token": browser.csrf_token(), "queue": "default"}).status == 403
+    assert visitor.get("/metrics").status == 403
+    assert visitor.get(f"/api/v1/runs/{shop.add.enqueue(1, 2).id}").status == 404  # it learns nothing: not a refusal
+    assert Visitor(shop.site(), "hf_wrong").get("/api/v1/runs").status == 401
+    found = entries(shop, action="refused request")
+    assert [(each.by, each.via, each.subject, each.outcome, each.tenant) for each in found] == [
+        ("viewer acme", "api", "GET /metrics", "refused", "acme"),
+        ("viewer None", "dashboard", "POST /queues", "refused", None),
+        ("viewer acme", "api", f"POST /api/v1/runs/{run.id}/cancel", "refused", "acme"),
+    ]
+    assert found[1].detail == {"error": "this needs the role operator; the role of this token is viewer"}
+
+
+def test_refused_requests_do_not_flood_the_log(shop):
+    clock = VirtualClock()
+    recorder = RefusalRecorder(shop.control.audit, lambda: clock.now.timestamp())
+    error = RequestError(403, "no", "role")
+
+    def refuse(credential, times):
+        principal = Principal(credential, ("viewer",), EVERYTHING, "bearer", "", (credential, ""))
+        for _ in range(times):
+            recorder.record(principal, "api", "POST /x", None, error)
+
+    refuse("eve", 1000)
+    refuse("ada", 1)
+    assert [len(entries(shop, by=by, limit=1000)) for by in ("eve", "ada")] == [refusals.BURST, 1]
+    clock.advance(refusals.RECOVERY_S + 1)
+    refuse("eve", 5)
+    assert entries(shop, by="eve", limit=1)[0].detail["unrecorded"] == 1000 - refusals.BURST
+    for number in range(50):
+        refuse(f"token {number}", 100)
+    recorded = len(entries(shop, action="refused request", limit=1000))
+    assert recorded <= refusals.TOTAL_BURST + refusals.BURST

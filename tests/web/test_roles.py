@@ -17,7 +17,8 @@ APPROVE = {
     "complete_gate", "fail_gate", "link_gate", "revoke_links", "/gates/{id}", "/gates/{id}/link",
     "/gates/{id}/links/revoke",
 }  # fmt: skip
-ADMINISTER = {"list_tokens", "create_token", "revoke_token", "list_audit", "/tokens", "/tokens/revoke", "/audit"}
+ADMINISTER = {"list_tokens", "create_token", "revoke_token", "/tokens", "/tokens/revoke"}
+AUDIT = {"list_audit", "/audit"}
 ALL_TASKS = {
     "list_events", "emit", "clear_event", "/events", "/events/clear", "list_topics", "show_topic", "publish", "/topics",
 }  # fmt: skip
@@ -27,6 +28,8 @@ def needed(name: str, method: str) -> str:
     """The permission that a route must require."""
     if name in ADMINISTER:
         return "administer"
+    if name in AUDIT:
+        return "audit"
     if name in APPROVE and method == "POST":
         return "approve"
     return "read" if method == "GET" else "operate"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast import Context
+import html
+import json
+import re
+
+from holdfast import Context, Secret
 from tests.support.web import Answer, Visitor
 
 
@@ -49,6 +53,45 @@ def test_a_run_that_has_not_started_is_changed(shop, open_visitor):
     assert (wrong.status, "whole number" in wrong.text) == (422, True)
     by_name = open_visitor.post(f"/api/v1/runs/{run.id}/update", {"args": {"a": 5, "b": 6}})
     assert (by_name.status, run.info().args) == (200, {"a": 5, "b": 6})
+
+
+def test_the_form_shows_current_values_and_changes_only_what_differs(shop, open_visitor):
+    run = shop.add.options(delay=3600, priority=3, tags=["night", "slow"]).enqueue(1, 2)
+    form = form_values(open_visitor.get(f"/runs/{run.id}").text, f"/runs/{run.id}/update")
+    due = run.info().due_at
+    assert (form["priority"], form["tags"], form["run_at"]) == ("3", "night, slow", f"{due:%Y-%m-%dT%H:%M:%S}")
+    assert json.loads(form["args"]) == {"a": 1, "b": 2}
+    same = {**form, "args": form["args"].replace("\n", "\r\n")}
+    assert submit(open_visitor, f"/runs/{run.id}/update", same).headers["location"].endswith("nothing-given")
+
+    run.update(priority=9)
+    submit(open_visitor, f"/runs/{run.id}/update", {**same, "tags": ""})
+    info = run.info()
+    assert (info.priority, info.tags, info.due_at) == (9, (), due), "another operator's change stays"
+    emptied = submit(open_visitor, f"/runs/{run.id}/update", {**same, "priority": ""})
+    assert (emptied.status, "whole number" in emptied.text) == (422, True)
+    submit(open_visitor, f"/runs/{run.id}/update", {**same, "args": '{"a": 5, "b": 2}'})
+    assert (run.info().args, run.info().priority) == ({"a": 5, "b": 2}, 9)
+
+
+def test_the_form_has_no_arguments_that_are_masked(shop, open_visitor):
+    @shop.app.task(name="pay")
+    def pay(card: Secret[str]) -> None: ...
+
+    run = pay.options(delay=3600).enqueue(Secret("4111"))
+    form = form_values(open_visitor.get(f"/runs/{run.id}").text, f"/runs/{run.id}/update")
+    assert (form["args"], form["was_args"]) == ("", "")
+
+
+def form_values(page: str, action: str) -> dict[str, str]:
+    """Return the fields of a form as a browser would send them."""
+    text = page.partition(f'action="{action}"')[2].partition("</form>")[0]
+    found = {}
+    for tag in re.findall(r"<input[^>]*>", text):
+        name, value = re.search(r'name="(\w+)"', tag), re.search(r'value="([^"]*)"', tag)
+        found[name[1]] = html.unescape(value[1]) if value else ""
+    areas = re.findall(r'<textarea[^>]*name="(\w+)"[^>]*>([^<]*)</textarea>', text)
+    return found | {name: html.unescape(value) for name, value in areas}
 
 
 def test_a_sleeping_run_is_rescheduled(shop, open_visitor):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
 from tests.web.test_pages import Reader
 
 
@@ -18,3 +22,17 @@ def test_waits_have_a_time_and_a_link_to_where_one_acts(shop, open_visitor):
     (reason,) = open_visitor.get(f"/api/v1/runs/{waiting.id}/why").json["reasons"]
     assert reason["data"]["tenant"] == "acme"
     assert reason["data"]["since"].endswith("Z")
+
+
+def test_python_and_rest_give_the_same_reasons(shop, open_visitor):
+    waiting = shop.wait.enqueue("paid")
+    graph = shop.graph()
+    shop.drain()
+    for run in (waiting, graph):
+        listed = open_visitor.get(f"/api/v1/runs/{run.id}/why").json["reasons"]
+        assert msgspec.to_builtins(run.why()) == listed
+        assert asyncio.run(run.awhy()) == run.why()
+    gate = graph.why()[0]
+    assert str(gate) == f"waiting for approval of gate approve: holdfast gate {graph.id} approve complete OUTPUT"
+    page = open_visitor.get(f"/runs/{graph.id}").text
+    assert ("approval of gate approve" in page, "holdfast gate" in page) == (True, False)

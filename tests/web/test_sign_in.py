@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import re
 import time
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from joserfc import jwt
@@ -121,7 +123,7 @@ def shared_provider():
 
 @pytest.fixture
 def provider(shared_provider):
-    shared_provider.changes, shared_provider.forged = {}, None
+    shared_provider.changes, shared_provider.forged, shared_provider.more_endpoints = {}, None, {}
     return shared_provider
 
 
@@ -162,8 +164,64 @@ def test_a_person_signs_in_and_out(shop, provider, site):
     form = FORM_KEY.search(page.text)[1]
     assert browser.submit("/logout", {"csrf_token": form}).status == 303
     assert browser.get("/").status == 401
-    signed = [(each.by, each.action) for each in shop.control.audit.page().entries]
-    assert signed == [("bob@example.org", "sign out"), ("bob@example.org", "sign in")]
+    recorded = [(each.by, each.action) for each in shop.control.audit.page().entries]
+    assert recorded == [("bob@example.org", action) for action in ("sign out", "refused request", "sign in")]
+
+
+def sign_in(provider, site, **claims):
+    """Sign in and return the browser, with all cookies that it got."""
+    answer = finish(provider, site, email="bob@example.org", groups=["ops"], **claims)
+    set_cookies = [part for part in answer.headers["set-cookie"].split(", ") if part.startswith("holdfast_")]
+    kept = [each.partition(";")[0] for each in set_cookies if "Max-Age=0" not in each]
+    return Visitor(site, cookie="; ".join(kept)), set_cookies
+
+
+def log_out(browser):
+    return browser.submit("/logout", {"csrf_token": FORM_KEY.search(browser.get("/").text)[1]})
+
+
+def test_logging_out_signs_out_at_the_provider(shop, provider, site):
+    provider.more_endpoints = {"end_session_endpoint": f"{provider.issuer}/end?realm=shop"}
+    browser, set_cookies = sign_in(provider, site)
+    (id_token,) = (each for each in set_cookies if each.startswith("holdfast_id_token="))
+    assert {"HttpOnly", "SameSite=strict", "Path=/logout"} <= set(id_token.split("; "))
+    page = log_out(browser)
+    address = html.unescape(re.search(r'content="0;url=([^"]*)"', page.text)[1])
+    query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+    assert (page.status, address.partition("?")[0]) == (200, f"{provider.issuer}/end")
+    hint = query.pop("id_token_hint")
+    assert query == {
+        "realm": "shop", "client_id": CLIENT_ID, "post_logout_redirect_uri": "http://localhost:8787/login",
+    }  # fmt: skip
+    assert jwt.decode(hint, provider.key).claims["email"] == "bob@example.org"
+    assert "holdfast_id_token=" in page.headers["set-cookie"]
+    assert browser.get("/").status == 401
+    assert shop.control.audit.page().entries[0].action == "sign out"
+
+
+def test_an_id_token_too_large_for_a_cookie_is_not_kept(provider, site):
+    provider.more_endpoints = {"end_session_endpoint": f"{provider.issuer}/end"}
+    browser, _ = sign_in(provider, site, picture="x" * 4000)
+    page = log_out(browser)
+    assert (page.status, "/end?" in page.text, "id_token_hint" in page.text) == (200, True, False)
+
+
+def test_without_a_usable_end_session_endpoint_only_the_login_here_ends(shop, provider, site):
+    for more in ({}, {"end_session_endpoint": "http://evil.example/end"}):
+        provider.more_endpoints = more
+        fresh = shop.site(sign_in=SignIn(grants(), oidc=OidcSettings(provider.issuer, CLIENT_ID, CLIENT_SECRET)))
+        browser, _ = sign_in(provider, fresh)
+        answer = log_out(browser)
+        assert (answer.status, answer.headers["location"]) == (303, "/login")
+        assert browser.get("/").status == 401
+
+
+def test_a_login_with_a_token_ends_here_alone(shop, provider, site):
+    provider.more_endpoints = {"end_session_endpoint": f"{provider.issuer}/end"}
+    browser = Visitor(site)
+    answer = browser.submit("/login", {"token": shop.control.tokens.create("viewer").token})
+    browser.cookie = cookies(answer)
+    assert log_out(browser).headers["location"] == "/login"
 
 
 @pytest.mark.parametrize(

@@ -129,13 +129,20 @@ def _show_progress(pruned: int) -> None:
 
 
 @holdfast.command()
+@click.option(
+    "--long-wait",
+    type=DURATION,
+    metavar="DURATION",
+    help="Report waits without a timeout that last longer.  [default: $HOLDFAST_LONG_WAIT, else 1d]",
+)
 @pass_shared
-def doctor(shared: SharedOptions) -> int:
+def doctor(shared: SharedOptions, long_wait: float | None) -> int:
     """Diagnose the database.
 
-    Each finding says what it means and what to do. Checks the schema, workers, stuck runs and tasks that no worker has;
-    on PostgreSQL also clocks, settings, connections, listeners, old snapshots and dead rows, on SQLite the file; with
-    an app also its task settings. Changes nothing. The exit code is 1 if something is wrong, 0 for notes alone.
+    Each finding says what it means and what to do. Checks the schema, workers, stuck runs, waits without a timeout that
+    last long, and tasks that no worker has; on PostgreSQL also clocks, settings, connections, listeners, old snapshots
+    and dead rows, on SQLite the file; with an app also its task settings. Changes nothing. The exit code is 1 if
+    something is wrong, 0 for notes alone.
 
     \b
     Examples:
@@ -146,7 +153,7 @@ def doctor(shared: SharedOptions) -> int:
     from holdfast.cli.connect import connect
 
     with connect(shared) as control:
-        report = control.doctor.examine()
+        report = control.doctor.examine(long_wait)
         where = control.database
     if shared.json:
         show_json({"well": report.well, "looked_at": report.looked_at, "findings": report.findings})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,13 @@ import click
 import msgspec
 
 from holdfast.cli.completion import complete_queues, complete_runs
-from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND
+from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND, parse_duration
 from holdfast.model.metadata import parse_metadata
 from holdfast.model.run import RUN_STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
     from holdfast.model.filters import FilterOptions
-
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", re.IGNORECASE)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
@@ -32,10 +27,9 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        found = _DURATION.fullmatch(value.strip())
-        if found is None:
+        seconds = parse_duration(value)
+        if seconds is None:
             self.fail(f"{value!r} is not a duration: use 90, 90s, 15m, 2h or 7d.", param, ctx)
-        seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
         if seconds > MAX_DURATION_MICROS / MICROS_PER_SECOND:
             self.fail(f"{value!r} is too long; the maximum is 200 years.", param, ctx)
         return seconds
@@ -55,7 +49,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in clic
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if _DURATION.fullmatch(value.strip()):
+        if parse_duration(value) is not None:
             return seconds_ago(self.sign * DURATION.convert(value, param, ctx))
         try:
             time = datetime.fromisoformat(value.strip())

@@ -404,3 +404,5 @@ def why(shared: SharedOptions, run: str, node: tuple[str, ...]) -> None:
         since = reason.data.get("since") if reason.code in WAITS else None
         told = f" (since {format_timestamp(since)[:-4]}, {format_ago(since)})" if since else ""
         show_line(f"  {reason.text}{told}")
+        if reason.command is not None:
+            show_line(f"    {reason.command}")

@@ -123,7 +123,7 @@ def read_run(control: Control, run: RunInfo[Any]) -> RunView:
     from holdfast.control.history_text import describe_entry, entry_label
 
     details = control.runs.details(run.id)
-    reasons = [reason.text for reason in control.whys.why(run.id).reasons]
+    reasons = [str(reason) for reason in control.whys.why(run.id).reasons]
     history = [
         "  ".join([f"{entry.at:%H:%M:%S}", entry_label(entry), *describe_entry(entry)])
         for entry in details.history[-MAX_HISTORY:]

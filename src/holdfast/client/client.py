@@ -25,6 +25,7 @@ from holdfast.database.caller_connection import CallerConnection
 from holdfast.errors import ConfigError
 from holdfast.model.budget import from_units
 from holdfast.model.codec import encode
+from holdfast.model.explanation import Reason
 from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import PageOptions
 from holdfast.model.history import HistoryEntry
@@ -66,6 +67,8 @@ class Client:
         self.creator = RunCreator(self, registry, keep, telemetry)
         self.new_run = self.creator.new_run
         self.app_name = ""
+        self.explain: Callable[[UUID], list[Reason]]
+        """Explains why a run isn't running; set by the app, because `control` knows it."""
         self._use(store)
 
     def _use(self, store: Store) -> None:

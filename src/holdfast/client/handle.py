@@ -13,6 +13,7 @@ from uuid import UUID
 from holdfast.errors import RunNotFound
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
+from holdfast.model.explanation import Reason
 from holdfast.model.history import HistoryEntry
 from holdfast.model.run import Chunk, RunInfo
 from holdfast.model.run_logs import LogLevel, LogPage
@@ -565,6 +566,22 @@ class Run(Generic[R_co]):
     ) -> LogPage:
         """Return the lines that the code of the run has logged. The awaitable form of `logs`."""
         return await run_in_thread(self._client.logs, self.id, level, search, after, limit)
+
+    def why(self) -> list[Reason]:
+        """Explain why the run isn't running: the reasons, each with a code, a text and the command that removes it.
+
+        The same answer as `holdfast why` and `GET /runs/ID/why`. A finished run has one reason, `ended`, a running one
+        `running`.
+
+        Raises:
+            RunNotFound: There is no such run, or it has been pruned.
+        """
+        reject_in_event_loop("why")
+        return self._client.explain(self.id)
+
+    async def awhy(self) -> list[Reason]:
+        """Explain why the run isn't running. The awaitable form of `why`."""
+        return await run_in_thread(self._client.explain, self.id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.id == self.id

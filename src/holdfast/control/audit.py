@@ -39,20 +39,21 @@ _LEFT_OUT = frozenset({"self", "by", "payload", "output", "args", "after", "prog
 
 
 class Actor(NamedTuple):
-    """Who acts, by which interface, from which address."""
+    """Who acts, by which interface, from which address, and the tenant that limits what they may do."""
 
     by: str
     via: Via
     client: str | None = None
+    tenant: str | None = None
 
 
 _actor: ContextVar[Actor | None] = ContextVar("holdfast_actor", default=None)
 
 
 @contextmanager
-def acting(by: str, via: Via, client: str | None = None) -> Iterator[None]:
+def acting(by: str, via: Via, client: str | None = None, tenant: str | None = None) -> Iterator[None]:
     """Say who performs the operations within."""
-    token = _actor.set(Actor(by, via, client))
+    token = _actor.set(Actor(by, via, client, tenant))
     try:
         yield
     finally:
@@ -88,6 +89,7 @@ class AuditControl:
         action: str | None = None,
         subject: str | None = None,
         outcome: str | None = None,
+        tenant: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 50,
@@ -103,6 +105,7 @@ class AuditControl:
             _text("action", action),
             _text("subject", subject),
             outcome,
+            _text("tenant", tenant),
             None if since is None else time_to_micros(since, "since"),
             None if until is None else time_to_micros(until, "until"),
         )
@@ -167,8 +170,9 @@ def record(
         client=actor.client,
         outcome=None,
         detail=_encode(entry.detail),
+        tenant=actor.tenant or _tenant(detail),
     )
-    store.audit.add(row)
+    store.audit.add(row, str(subject) if isinstance(subject, UUID) else None)
     try:
         yield entry
     except GeneratorExit:  # the caller of a bulk action stops it early
@@ -199,6 +203,12 @@ def _subject(value: object) -> str | None:
     return ", ".join(map(str, names))[:MAX_SUBJECT_CHARS]
 
 
+def _tenant(detail: Mapping[str, Any]) -> str | None:
+    """Return the tenant that the parameters of an action name."""
+    found = detail.get("tenant", getattr(detail.get("filter"), "tenant", None))
+    return found if isinstance(found, str) else None
+
+
 def _plain(value: Any) -> Any:
     """Return a parameter as short JSON."""
     if isinstance(value, datetime | UUID):
@@ -227,6 +237,7 @@ def _entry(row: AuditRow) -> AuditEntry:
         via=row.via,
         client=row.client,
         outcome=row.outcome,
+        tenant=row.tenant,
         detail=detail,
     )
 

@@ -5,22 +5,25 @@ The store provides the facts; `health_checks.py` interprets them.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 
 import msgspec
 
 from holdfast.control import health_checks
 from holdfast.control.budgets import check_budgets
-from holdfast.control.health_checks import Finding
+from holdfast.control.health_checks import Finding, LongWait
 from holdfast.control.pauses import PauseControl
 from holdfast.control.schedules import ScheduleControl
+from holdfast.control.steps import awaited_text
 from holdfast.control.tasks import TaskControl
 from holdfast.control.workers import WorkerControl
 from holdfast.database.migrate import newest_version
-from holdfast.errors import SchemaAhead
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.errors import ConfigError, SchemaAhead
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, parse_duration, to_datetime, to_micros
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
 from holdfast.store.admin import LaneCounts
@@ -28,6 +31,11 @@ from holdfast.store.stats import HOUR_US
 from holdfast.task.registry import Registry
 
 LOST_WORKERS_HOURS = 24
+LONG_WAIT = timedelta(days=1)
+LONG_WAIT_VARIABLE = "HOLDFAST_LONG_WAIT"
+MAX_LONG_WAITS = 5
+MAX_GATES = 100
+"""How many open gates are checked for long waits, the oldest first."""
 MAX_QUARANTINED = 1000
 """How many quarantined runs are counted."""
 
@@ -52,8 +60,8 @@ class Doctor:
         self._registry = registry
         self._clock = clock
 
-    def examine(self) -> HealthReport:
-        """Run all checks."""
+    def examine(self, long_wait: Duration | None = None) -> HealthReport:
+        """Run all checks. `long_wait`: how long a wait without a timeout may last; None: `$HOLDFAST_LONG_WAIT`."""
         tables = list(self._tables())
         checks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
         if not tables:
@@ -65,6 +73,7 @@ class Doctor:
                 "corrupt rows": self._rows,
             }
             checks["budgets"] = lambda: check_budgets(self._store)
+            checks["long waits"] = lambda: self._long_waits(_long_wait(long_wait))
             checks["retention"] = self._retention
         self._registry.load()
         if self._registry.names():
@@ -73,11 +82,16 @@ class Doctor:
         return HealthReport(list(checks), sorted(found, key=lambda finding: finding.level, reverse=True))
 
     def glance(self, by_lane: Mapping[str, LaneCounts]) -> list[Finding]:
-        """Run the checks that read only what is unfinished, and little of it: workers, queues, pauses and budgets.
+        """Run the checks that read only what is unfinished, and little of it.
 
         `by_lane`: the counts of unfinished runs. Most severe first.
         """
-        found = [*self._work(by_lane), *self._lanes(by_lane), *check_budgets(self._store)]
+        found = [
+            *self._work(by_lane),
+            *self._lanes(by_lane),
+            *check_budgets(self._store),
+            *self._long_waits(_long_wait(None)),
+        ]
         return sorted(found, key=lambda finding: finding.level, reverse=True)
 
     @property
@@ -122,6 +136,24 @@ class Doctor:
         dated = [(to_datetime(at), worker) for at, worker in lost]
         yield from health_checks.check_lost_workers(dated, LOST_WORKERS_HOURS)
 
+    def _long_waits(self, threshold: int) -> Iterator[Finding]:
+        now = self._store.stats.now()
+        found = [
+            (row.since, id, task, awaited_text(row))
+            for id, task, row in self._store.health.long_waits(threshold, MAX_LONG_WAITS)
+        ]
+        for gate in self._store.queries.open_gates(None, MAX_GATES):
+            if gate.deadline is None and gate.created_at <= now - threshold:
+                opened = next(each for each in self._store.queries.gates(gate.graph) if str(each.id) == gate.id)
+                since = opened.created_at if opened.released_at is None else opened.released_at
+                found.append((since, gate.id, gate.task, f"approval {gate.node}"))
+        waits = [
+            LongWait(id, task, what, (now - since) / MICROS_PER_SECOND)
+            for since, id, task, what in sorted(found)[:MAX_LONG_WAITS]
+            if since <= now - threshold
+        ]
+        yield from health_checks.check_long_waits(waits, threshold / MICROS_PER_SECOND)
+
     def _retention(self) -> Iterator[Finding]:
         stored, expired = self._store.counts.total().runs, self._store.retention.count_expired()
         yield from health_checks.check_retention(stored, expired, self._store.health.stored_bytes())
@@ -150,3 +182,14 @@ class Doctor:
         ready = by_lane["ready"].by_lane if "ready" in by_lane else {}
         found = {lanes[lane]: runs for lane, runs in ready.items() if lane in lanes}
         return {pair: runs for pair, runs in found.items() if pair[0] != GRAPH_QUEUE}
+
+
+def _long_wait(given: Duration | None) -> int:
+    """Return how long a wait without a timeout may last, in microseconds."""
+    if given is not None:
+        return to_micros(given, "the longest wait")
+    text = os.environ.get(LONG_WAIT_VARIABLE)
+    seconds = LONG_WAIT.total_seconds() if not text else parse_duration(text)
+    if seconds is None:
+        raise ConfigError(f"${LONG_WAIT_VARIABLE} is not a duration: {text!r}; use 90s, 15m, 2h or 7d")
+    return to_micros(seconds, f"${LONG_WAIT_VARIABLE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.model.explanation import Reason
 from holdfast.model.failure import error_from_json
 from holdfast.model.labels import format_labels
 from holdfast.model.names import counted
@@ -37,16 +39,6 @@ MAX_TRIES = 200
 """How many failed tries of steps are read."""
 MAX_RECENT_EVENTS = 1000
 """How many events are searched for one of the same name that was emitted for another tenant."""
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
-    concurrency, limit, budget, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, no_label,
-    unhealthy, busy, or next."""
-
-    code: str
-    text: str
-    data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 WAITS = ("event", "message", "topic", "ask", "children", "sleep", "gate", "limit", "budget")
@@ -86,8 +78,8 @@ class Explainer:
         if more.paused_at is not None:
             since = to_datetime(more.paused_at)
             then = "; its attempt continues to the end of its step" if row.is_running else ""
-            text = f"paused since {_time(since)}{then}: holdfast resume --run {row.id}"
-            yield Reason("paused", text, {"since": since})
+            text = f"paused since {_time(since)}{then}"
+            yield Reason("paused", text, {"since": since}, f"holdfast resume --run {row.id}")
         if row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
@@ -144,8 +136,8 @@ class Explainer:
         reason.data["tenant"] = wait.tenant
         if wait.pending == SET_ASIDE_EVENT:
             clear, emit = clear_command(wait.name or "", wait.tenant), emit_command(wait.name or "", wait.tenant)
-            text = f"{reason.text}; it was emitted with a payload of another type, which was set aside: {clear}; {emit}"
-            return Reason(reason.code, text, reason.data | {"set_aside": 1})
+            text = f"{reason.text}; it was emitted with a payload of another type, which was set aside"
+            return Reason(reason.code, text, reason.data | {"set_aside": 1}, f"{clear}; {emit}")
         pruned = self._store.retention.events_pruned_before()
         if pruned is not None:
             before = to_datetime(pruned)
@@ -162,8 +154,8 @@ class Explainer:
         )
         command = emit_command(wait.name or "", wait.tenant)
         at = _time(to_datetime(others[0].emitted_at or 0))
-        text = f"{reason.text}; it was emitted {owners} at {at}, which doesn't reach this run: {command}"
-        return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]})
+        text = f"{reason.text}; it was emitted {owners} at {at}, which doesn't reach this run"
+        return Reason(reason.code, text, reason.data | {"emitted_for": [each.tenant for each in others]}, command)
 
     def _waiting(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         rows = [wait for wait in self._store.queries.waits(row.id) if wait.outcome is None]
@@ -183,8 +175,8 @@ class Explainer:
                 reason = self._with_children(row, stored, reason, scope)
                 reason = next(self._open_gates(row.id, reason.data.get("children", [])), reason)
             if wait.kind in ("message", "topic") and (count := aside.get(stored.target)):
-                text = f"{reason.text}; {counted(count, 'message')} set aside: holdfast show {row.id}"
-                reason = Reason(reason.code, text, {**reason.data, "set_aside": count})
+                text = f"{reason.text}; {counted(count, 'message')} set aside"
+                reason = Reason(reason.code, text, {**reason.data, "set_aside": count}, f"holdfast show {row.id}")
             yield reason
 
     def _with_children(self, row: RunRow, wait: WaitRow, reason: Reason, scope: AccessScope) -> Reason:
@@ -209,8 +201,8 @@ class Explainer:
         until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
         assert row.parent is not None
         gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
-        text = f"waiting for approval{until}: {_complete_command(gate)}"
-        yield Reason("gate", text, {"graph": row.parent, "gate": row.node, "id": row.id, "since": _opened_at(gate)})
+        data = {"graph": row.parent, "gate": row.node, "id": row.id, "since": _opened_at(gate)}
+        yield Reason("gate", f"waiting for approval{until}", data, _complete_command(gate))
 
     def _open_gates(self, id: str, children: list[dict[str, Any]] | None = None) -> Iterator[Reason]:
         """Name the open gates of a graph; with `children`, the gate of a durable function that is its only child."""
@@ -218,9 +210,8 @@ class Explainer:
             if gate.state != "waiting":
                 continue
             if children is None or [(each["run"], each["task"]) for each in children] == [(str(gate.graph), gate.node)]:
-                text = f"waiting for approval of gate {gate.node}: {_complete_command(gate)}"
                 data = {"graph": str(gate.graph), "gate": gate.node, "id": str(gate.id), "since": _opened_at(gate)}
-                yield Reason("gate", text, data)
+                yield Reason("gate", f"waiting for approval of gate {gate.node}", data, _complete_command(gate))
 
     def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
         nodes = self._store.queries.node_overview(row.id)
@@ -281,13 +272,14 @@ class Explainer:
         """Name the pauses of its queue, its task and its tenant."""
         queue = next((each for each in self._store.queues.list_all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
-            text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
-            yield Reason("paused", text, {"queue": row.queue})
+            command = f"holdfast resume {shlex.quote(row.queue)}"
+            yield Reason("paused", f"queue {row.queue} is paused", {"queue": row.queue}, command)
         for pause in self._store.pauses.list_all():
             if pause.name == (row.task if pause.kind == "task" else row.tenant):
                 by = f" by {pause.paused_by}" if pause.paused_by else ""
-                text = f"{pause.kind} {pause.name} is paused{by}: holdfast resume --{pause.kind} {pause.name}"
-                yield Reason("paused", text, {pause.kind: pause.name, "by": pause.paused_by})
+                command = f"holdfast resume --{pause.kind} {shlex.quote(pause.name)}"
+                data = {pause.kind: pause.name, "by": pause.paused_by}
+                yield Reason("paused", f"{pause.kind} {pause.name} is paused{by}", data, command)
 
     def _queued_reason(self, more: RunDetailRow) -> Reason:
         holder = self._store.queries.unique_holder((more.unique_name or "").removesuffix("+"))
@@ -406,7 +398,8 @@ def _opened_at(gate: GateRow) -> datetime:
 
 
 def _of_node(node: str, id: str, reason: Reason) -> Reason:
-    return Reason(reason.code, f"node {node} ({id}): {reason.text}", {"node": node, "run": id, **reason.data})
+    data = {"node": node, "run": id, **reason.data}
+    return Reason(reason.code, f"node {node} ({id}): {reason.text}", data, reason.command)
 
 
 def _nodes_reason(nodes: Sequence[NodeRow], what: str) -> Reason:

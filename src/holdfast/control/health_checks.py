@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from holdfast.control.pauses import PauseInfo
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
-from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.clock import MICROS_PER_SECOND, format_duration
 from holdfast.model.labels import ANY_VALUE, format_labels
 from holdfast.model.names import counted
 from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
@@ -35,6 +35,15 @@ MAX_NAMES = 5
 MANY_RUNS = 100_000
 MAX_EXPIRED = 50_000
 """Expired runs that aren't deleted: workers delete 500 at a time, without pause."""
+
+
+class LongWait(NamedTuple):
+    """A wait without a timeout that lasts long. `what`: what it waits for."""
+
+    run: str
+    task: str
+    what: str
+    seconds: float
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -321,6 +330,18 @@ def check_lost_workers(lost: Sequence[tuple[datetime, LostWorker]], hours: int) 
             ]
         },
     )
+
+
+def check_long_waits(waits: Sequence[LongWait], threshold_s: float) -> Iterator[Finding]:
+    """Report waits that nothing but an operator may ever end."""
+    for wait in waits:
+        yield Finding(
+            "long_wait", "note",
+            f"a run of {wait.task} has waited for {wait.what} for {format_duration(wait.seconds)}",
+            f"the wait has no timeout and is longer than {format_duration(threshold_s)} ($HOLDFAST_LONG_WAIT): what it"
+            " waits for may never come",
+            f"find out why: holdfast why {wait.run}", {"run": wait.run, "seconds": round(wait.seconds)},
+        )  # fmt: skip
 
 
 def check_lanes(

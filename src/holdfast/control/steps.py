@@ -306,6 +306,11 @@ def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
     ]
 
 
+def awaited_text(row: WaitRow) -> str:
+    """Return what a wait is for: `event paid`."""
+    return f"{_kind(row)} {_awaited(row) or ''}".strip()
+
+
 def _kind(row: WaitRow) -> str:
     if row.key.startswith("$limit:"):
         return "limit"

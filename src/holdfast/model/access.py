@@ -11,14 +11,14 @@ from holdfast.errors import ConfigError
 from holdfast.model.names import check_name, quoted
 
 Role: TypeAlias = Literal["viewer", "approver", "operator", "admin"]
-Permission: TypeAlias = Literal["read", "approve", "operate", "administer"]
+Permission: TypeAlias = Literal["read", "approve", "operate", "audit", "administer"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
     "viewer": frozenset({"read"}),
     "approver": frozenset({"read", "approve"}),
     "operator": frozenset({"read", "operate"}),
-    "admin": frozenset({"read", "approve", "operate", "administer"}),
+    "admin": frozenset({"read", "approve", "operate", "audit", "administer"}),
 }
 """Operators act on runs, approvers decide gates: a token may have both roles, or only one, so that nobody approves
 their own work. Admins also manage tokens, and may enqueue any name at any priority."""

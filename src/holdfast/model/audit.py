@@ -25,10 +25,12 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     via: str
     """`dashboard`, `api`, `cli`, `mcp`, `link` or `python`."""
     client: str | None
-    """The address of the client; None for the CLI."""
+    """The address of the client; None for the CLI, and for readers that are limited to a tenant."""
     outcome: str | None
     """`done`; `unchanged`: it already was so; `refused`: nothing was changed; `failed`: it may have changed something.
     None: the process ended before it could record the outcome."""
+    tenant: str | None
+    """The tenant that it concerns; None: none, or several."""
     detail: dict[str, Any]
     """Other parameters, what was changed, and the error. Payloads and arguments are left out."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -19,6 +20,8 @@ UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 MAX_DURATION_MICROS = 200 * 365 * 86_400 * MICROS_PER_SECOND
 """Longer durations are mistakes and would overflow a datetime."""
 
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", re.IGNORECASE)
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MIN_DATETIME = datetime(1, 1, 2, tzinfo=UTC)
@@ -78,6 +81,12 @@ def to_datetime_or_none(micros: int | None) -> datetime | None:
 
 
 # Display
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a text such as `90`, `90s`, `15m`, `2h` or `7d`; None if it isn't one."""
+    found = _DURATION.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS_S[(found[2] or "s").lower()]
 
 
 def format_duration(seconds: float) -> str:

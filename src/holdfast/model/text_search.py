@@ -3,6 +3,9 @@
 The database finds candidates by comparing the stored JSON with a pattern; here they are checked by their values, as
 they are displayed. So the name of a field, an escape or a traceback is no match, and neither is a masked secret: a
 search must not tell more than a page does.
+
+SQLite folds the case of ASCII letters only, PostgreSQL that of letters that its locale knows. So a pattern has a
+wildcard for every other letter, and Unicode's case folding decides here, the same for both.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class TextSearch:
         named = _NAMED.fullmatch(text)
         self._name: str | None = named[1] if named else None
         self._value = named[2].strip('"').casefold() if named else ""
-        self.pattern = f"%{_like(_json(text))}%"
+        self.pattern = like_pattern(_json(text))
         """A `like` pattern that the stored JSON of each match fits."""
         self.named_pattern = f'%{_like(_json(named[1]))}":%{_like(_json(named[2].strip(chr(34))))}%' if named else None
 
@@ -69,5 +72,20 @@ def _json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
+def like_pattern(text: str) -> str:
+    """Return a `like` pattern, escaped by `!`, that fits each text which contains this one in any case."""
+    return f"%{_like(text)}%"
+
+
+def folds_in_database(text: str) -> bool:
+    """Return whether the texts that fit the pattern are exactly those that contain this one, in any case."""
+    return not any(map(_is_letter_with_case, text))
+
+
 def _like(text: str) -> str:
-    return "".join("!" + c if c in "!%_" else c for c in text)
+    return "".join("!" + c if c in "!%_" else "%" if _is_letter_with_case(c) else c for c in text)
+
+
+def _is_letter_with_case(c: str) -> bool:
+    """Return whether a character has a case that a database may not know."""
+    return not c.isascii() and not c == c.lower() == c.upper() == c.casefold()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.module import StoreModule, json_rows, time_left
+from holdfast.store.run_queries import WaitRow
 from holdfast.store.typed_rows import RowReader
 
 # Queues
@@ -73,6 +74,8 @@ class QueueStore(StoreModule):
 MAX_INDEX_ENTRIES = 100_000
 """How many entries of an index are counted."""
 MAX_SCATTERED_ROWS = 20_000
+MAX_SUSPENDED = 2000
+"""How many suspended runs are searched for long waits."""
 """How many are counted if each needs a row as well, which may be anywhere in the table."""
 MAX_COUNTED_TABLE_ROWS = 20_000
 """A table with more rows than this, by the database's estimate, isn't counted."""
@@ -216,6 +219,11 @@ class DatabaseHealth(StoreModule):
     def bloat(self) -> list[TableBloat]:
         """Return Holdfast's tables, those with the most dead rows first."""
         return [TableBloat._make(row) for row in self._execute("read", "list_table_bloat")]
+
+    def long_waits(self, age: int, size: int) -> list[tuple[str, str, WaitRow]]:
+        """Return waits without a timeout that are `age` microseconds old: run, task and wait, the oldest first."""
+        rows = self._execute("read", "long_waits", limit=MAX_SUSPENDED, age=age, size=size)
+        return [(str(id), str(task), WaitRow(*wait)) for id, task, *wait in rows]
 
     def stored_bytes(self) -> int:
         """Return the size of all tables with their indexes; on SQLite, that of everything in the file."""

@@ -24,6 +24,7 @@ class AuditRow(NamedTuple):
     client: str | None
     outcome: str | None
     detail: str
+    tenant: str | None = None
 
 
 class AuditFilter(NamedTuple):
@@ -33,6 +34,7 @@ class AuditFilter(NamedTuple):
     action: str | None = None
     subject: str | None = None
     outcome: str | None = None
+    tenant: str | None = None
     since: int | None = None
     until: int | None = None
 
@@ -51,11 +53,14 @@ _ROWS = RowReader(AuditRow)
 class AuditStore(StoreModule):
     """Entries of the audit log."""
 
-    def add(self, row: AuditRow) -> None:
-        """Store the entry of an action that is about to begin. The database clock sets its time."""
+    def add(self, row: AuditRow, run: str | None = None) -> None:
+        """Store the entry of an action that is about to begin. The database clock sets its time.
+
+        `run`: the run whose tenant it concerns, if the row names none.
+        """
         values = row._asdict()
         del values["at"], values["outcome"]
-        self._execute("client", "add_audit", **values)
+        self._execute("client", "add_audit", **values, run=run)
 
     def finish(self, id: str, outcome: str, detail: str) -> None:
         """Record what came of an action."""

@@ -30,7 +30,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.metadata import INDEXED_CHARS, metadata_items
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
-from holdfast.model.text_search import TextSearch
+from holdfast.model.text_search import TextSearch, like_pattern
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
 from holdfast.store.run_queries import RUN_ROWS, RunRow
@@ -139,9 +139,9 @@ class RunList(StoreModule):
             return self._scan(filters, lanes, bounds, size)
         candidates: list[str] = []
         rows: list[RunRow] = []
-        check, end = self.text_check(None), None
+        check, end = self.text_check(filters), None
         for stream_size in _stream_sizes(filters, sources, size):
-            check = self.text_check(filters.search)
+            check = self.text_check(filters)
             candidates, end = self._candidates(filters, sources, heaped, bounds, stream_size)
             rows, stopped = self.filter(filters, lanes, candidates, size + 1, check)
             end = stopped or end
@@ -155,7 +155,7 @@ class RunList(StoreModule):
 
     def _scan(self, filters: RunFilter, lanes: Sequence[int] | None, bounds: IdBounds, size: int) -> RunListPage:
         """Return a page from a bounded scan of the newest runs."""
-        check = self.text_check(filters.search)
+        check = self.text_check(filters)
         values = {"behind": str(bounds.above)} | {
             name: value for name, value in filter_values(filters).items() if name in ("search", "named", "top_level")
         }
@@ -179,9 +179,9 @@ class RunList(StoreModule):
                 break
         return RunListPage(rows, end, end is not None, scanned, hidden, check.matches)
 
-    def text_check(self, text: str | None) -> TextCheck:
+    def text_check(self, filters: RunFilter) -> TextCheck:
         """Return the check of the rows of one page."""
-        return TextCheck(self._autocommit("read"), text)
+        return TextCheck(self._autocommit("read"), filters.search, filters.error)
 
     def _count_hidden(self, ids: Sequence[str]) -> int:
         return int(self._execute("read", "count_hidden_args", rows=id_rows(ids))[0][0])
@@ -281,7 +281,7 @@ class RunList(StoreModule):
         for portion in portions(candidates):
             while portion:
                 most = wanted - len(found)
-                most = most if filters.search is None else max(most, MIN_TEXT_PORTION)
+                most = max(most, MIN_TEXT_PORTION) if check.is_needed else most
                 rows = self._filter_portion(portion, most, values)
                 found += check.accepted(rows)
                 if len(found) >= wanted:
@@ -389,7 +389,7 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
         "created_to": _micros(filters.created_to),
         "finished_from": _micros(filters.finished_from),
         "finished_to": _micros(filters.finished_to),
-        "error": None if filters.error is None else _like_pattern(filters.error),
+        "error": None if filters.error is None else like_pattern(filters.error),
         "key": filters.key,
         "metadata": None if filters.metadata is None else _metadata_rows(filters.metadata),
         "parent": None if filters.parent is None else str(filters.parent),
@@ -433,7 +433,3 @@ def _micros(time: datetime | None) -> int | None:
 def _id_at(time: datetime, shift_us: int) -> UUID:
     """Return the lowest id that could be created `shift_us` after that time."""
     return UUID(int=max((time_to_micros(time) + shift_us) // 1000, 0) << 80)
-
-
-def _like_pattern(text: str) -> str:
-    return "%" + "".join("!" + c if c in "!%_" else c for c in text) + "%"

@@ -59,7 +59,7 @@ class SortedRuns(StoreModule):
         lanes = self._runs.lanes_of(filters)
         if lanes is not None and not lanes:
             return RunListPage([], None, False)
-        check, candidates, rows = self._runs.text_check(filters.search), Candidates((), (), True), list[RunRow]()
+        check, candidates, rows = self._runs.text_check(filters), Candidates((), (), True), list[RunRow]()
         for candidates in self._candidates(filters, lanes, after, sort):
             position = {id: number for number, id in enumerate(candidates.ids)}
             rows = []

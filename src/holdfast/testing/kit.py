@@ -153,7 +153,7 @@ class Kit:
         left: list[LeftRun] = []
         for info in reversed(self._control.runs.page(state="ready", limit=MAX_LEFT_RUNS)):
             if info.task in self.app.registry:
-                reason = "; ".join(each.text for each in self._control.whys.why(info.id).reasons)
+                reason = "; ".join(map(str, self._control.whys.why(info.id).reasons))
             else:
                 reason = "no task of this name in the app: import its module, or fake it"
             left.append(LeftRun(Run(info.id, info.task, self.app._client), reason))

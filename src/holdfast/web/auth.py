@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -28,6 +28,7 @@ from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.clients import CLIENT, DIRECT, ClientAddresses
+from holdfast.web.refusals import RefusalRecorder
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError
 from holdfast.web.sign_in import Identity, SignIn
@@ -43,7 +44,12 @@ MAX_ANCESTORS = 50
 GATE_NEEDS_APPROVER = (
     "to cancel a gate is to decide it, which needs the role approver; an operator can cancel the whole graph"
 )
-_NEEDED_ROLE: dict[Permission, str] = {"approve": "approver", "operate": "operator", "administer": "admin"}
+_NEEDED_ROLE: dict[Permission, str] = {
+    "approve": "approver",
+    "operate": "operator",
+    "audit": "admin",
+    "administer": "admin",
+}
 
 Method = Literal["bearer", "cookie", "proxy", "open"]
 OIDC_LOGIN = "oidc."
@@ -69,7 +75,14 @@ class Principal:
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        return permissions_of(self.roles)
+        """What its roles permit. An operator of one tenant also reads the tenant's entries of the audit log."""
+        found = permissions_of(self.roles)
+        return found | {"audit"} if self.can_operate_tenant else found
+
+    @property
+    def can_operate_tenant(self) -> bool:
+        """Whether it may act on everything of one tenant."""
+        return self.tenant is not None and not self.scope.limits_lanes and "operate" in permissions_of(self.roles)
 
     @property
     def can_operate(self) -> bool:
@@ -220,7 +233,7 @@ class Authenticator:
             return None
         self.log_out(request)
         log.signed_in(principal.by, client_of(request))
-        with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign in"):
+        with _signing(principal, request), self._control.audit.record("sign in"):
             return self._control.logins.create(parse_token_id(token) or self._env_id())
 
     def log_in_as(self, identity: Identity, request: Request) -> str:
@@ -229,19 +242,21 @@ class Authenticator:
         self.log_out(request)
         log.signed_in(principal.by, client_of(request))
         stored = OIDC_LOGIN + msgspec.json.encode([identity.name, identity.groups]).decode()
-        with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign in"):
+        with _signing(principal, request), self._control.audit.record("sign in"):
             return self._control.logins.create(stored)
 
-    def log_out(self, request: Request) -> None:
-        """End the login of a browser."""
+    def log_out(self, request: Request) -> bool:
+        """End the login of a browser; return whether it began at the identity provider."""
         secret, principal = request.cookies.get(COOKIE), None
+        found = self._control.logins.find(secret, in_use=False) if secret else None
         with suppress(RequestError):  # its grant was removed
             principal = self._by_cookie(request)
         if secret and self._control.logins.end(secret):
             log.signed_out(client_of(request))
             if principal is not None:
-                with acting(principal.by, "dashboard", client_of(request)), self._control.audit.record("sign out"):
+                with _signing(principal, request), self._control.audit.record("sign out"):
                     pass
+        return found is not None and found[0].startswith(OIDC_LOGIN)
 
     def _by_cookie(self, request: Request) -> Principal | None:
         secret = request.cookies.get(COOKIE)
@@ -344,6 +359,7 @@ class SiteContext:
     control: Control
     authenticator: Authenticator
     threads: RequestThreads
+    refusals: RefusalRecorder
     oidc: OidcClient | None = None
     replica: InitVar[Control | None] = None
     reads: ReplicaReads = field(init=False)
@@ -382,6 +398,11 @@ def _bearer_token(request: Request) -> str | None:
 def client_of(request: Request) -> str:
     """Return the address that the client of a request is counted by."""
     return str(request.scope.get(CLIENT, "unknown"))
+
+
+def _signing(principal: Principal, request: Request) -> AbstractContextManager[None]:
+    """Say who signs in or out."""
+    return acting(principal.by, "dashboard", client_of(request), principal.tenant)
 
 
 def _csrf_token(secret: str) -> str:

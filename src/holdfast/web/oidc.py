@@ -14,8 +14,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -64,15 +65,23 @@ class Flow(msgspec.Struct, frozen=True):
     expires_at: int
 
 
+class SignedIn(NamedTuple):
+    """A completed sign-in: who, the page to show next, and the id token, with which the provider signs out."""
+
+    identity: Identity
+    next_page: str
+    id_token: str
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any, **_more: Any) -> None:
         return None
 
 
 class OidcClient:
-    """Talks to one provider. `key` signs the flow; `redirect_uri` is the address of the callback."""
+    """Talks to one provider. `key` signs the flow; it sends the browser back to `redirect_uri` or `signed_out_uri`."""
 
-    def __init__(self, settings: OidcSettings, key: bytes, redirect_uri: str) -> None:
+    def __init__(self, settings: OidcSettings, key: bytes, redirect_uri: str, signed_out_uri: str) -> None:
         try:
             import joserfc.jwt  # noqa: F401
         except ModuleNotFoundError:
@@ -80,6 +89,7 @@ class OidcClient:
         self._settings = settings
         self._key = key
         self._redirect_uri = redirect_uri
+        self._signed_out_uri = signed_out_uri
         self._opener = urllib.request.build_opener(_NoRedirects)
         self._lock = threading.Lock()
         self._provider: tuple[float, dict[str, Any]] | None = None
@@ -110,7 +120,7 @@ class OidcClient:
         address = self._endpoint("authorization_endpoint")
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", self._seal(flow)
 
-    def finish(self, cookie: str, query: dict[str, str]) -> tuple[Identity, str]:
+    def finish(self, cookie: str, query: dict[str, str]) -> SignedIn:
         """End a sign-in: return who signed in, and the page to show next; RequestError if anything is wrong."""
         flow = self._open(cookie)
         if flow is None or not hmac.compare_digest(query.get("state", "").encode(), flow.state.encode()):
@@ -134,7 +144,20 @@ class OidcClient:
         token = answer.get("id_token")
         if not isinstance(token, str):
             raise _refused("the identity provider sent no id token")
-        return self._identity(self._claims(token, flow.nonce)), flow.next
+        return SignedIn(self._identity(self._claims(token, flow.nonce)), flow.next, token)
+
+    def end(self, id_token: str | None) -> str | None:
+        """Return the address at which the provider signs the browser out, None if it has none or can't be reached.
+
+        The login here has ended, whatever the provider does.
+        """
+        with suppress(RequestError, ConfigError):
+            address = self._endpoint("end_session_endpoint")
+            query = {"client_id": self._settings.client_id, "post_logout_redirect_uri": self._signed_out_uri}
+            if id_token:
+                query["id_token_hint"] = id_token
+            return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
+        return None
 
     # The token
 

@@ -25,13 +25,14 @@ from holdfast.web.api.metrics import CONTENT_TYPE, exposition, replica_gauges
 from holdfast.web.api.openapi import document
 from holdfast.web.api.operation import PREFIX, Handler, route
 from holdfast.web.api.streams import STREAM_RUN, StreamEndpoint
-from holdfast.web.auth import Authenticator, SiteContext, authorize
+from holdfast.web.auth import Authenticator, SiteContext, authorize, client_of
 from holdfast.web.clients import ClientAddresses
 from holdfast.web.health import HealthEndpoints
 from holdfast.web.links import link_routes
 from holdfast.web.middleware import SecurityMiddleware
 from holdfast.web.pages.page import error_page
-from holdfast.web.pages.routes import OIDC_CALLBACK, page_routes
+from holdfast.web.pages.routes import LOGIN, OIDC_CALLBACK, page_routes
+from holdfast.web.refusals import RefusalRecorder, record_refusal
 from holdfast.web.request_limits import RequestLimits
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError, error_response, json_response
@@ -83,7 +84,8 @@ def dashboard(
     token = token or os.environ.get("HOLDFAST_TOKEN") or None
     threads = RequestThreads()
     authenticator = Authenticator(control, token, unlocked=unlocked, sign_in=sign_in, clients=clients)
-    context = SiteContext(app, control, authenticator, threads, _oidc_client(app, control, sign_in), replica)
+    refusals, oidc = RefusalRecorder(control.audit), _oidc_client(app, control, sign_in)
+    context = SiteContext(app, control, authenticator, threads, refusals, oidc, replica)
 
     def close() -> None:
         threads.close()
@@ -125,7 +127,7 @@ def _oidc_client(app: Holdfast, control: Control, sign_in: SignIn | None) -> Oid
     if app.links.public_url is None:
         raise ConfigError("OpenID Connect needs the address of the dashboard: set $HOLDFAST_PUBLIC_URL, or public_url=")
     key = hashlib.sha256(b"holdfast oidc\0" + control.identity.encode()).digest()
-    return OidcClient(sign_in.oidc, key, app.links.public_url + OIDC_CALLBACK)
+    return OidcClient(sign_in.oidc, key, app.links.public_url + OIDC_CALLBACK, app.links.public_url + LOGIN)
 
 
 def _control(app: Holdfast) -> Control:
@@ -167,12 +169,15 @@ def _openapi(context: SiteContext) -> Handler:
 
 def _metrics(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
+        principal = None
         try:
-            authorize(await context.threads.run(context.authenticator.authenticate, request), "read", all_tenants=True)
+            principal = await context.threads.run(context.authenticator.authenticate, request)
+            authorize(principal, "read", all_tenants=True)
             read = await context.threads.run(context.reads.run, exposition)
             text = read.value + (replica_gauges(read.lag_s) if context.reads.has_replica else "")
             return Response(text, media_type=CONTENT_TYPE)
         except Exception as error:
+            await record_refusal(context, principal, "api", "GET /metrics", client_of(request), error)
             return error_response(error, request)
 
     return handle

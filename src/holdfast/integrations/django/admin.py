@@ -123,7 +123,7 @@ class RunAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django is untyped her
             "details": details,
             "args": _pretty(details.args),
             "result": _pretty(details.info.result) if state == "done" else None,
-            "reasons": [reason.text for reason in reasons],
+            "reasons": list(map(str, reasons)),
             "nodes": details.graph.nodes[:MAX_NODES] if details.graph else [],
             "more_nodes": details.graph is not None and len(details.graph.nodes) > MAX_NODES,
             "history": [(entry, entry_label(entry), describe_entry(entry)) for entry in details.history],

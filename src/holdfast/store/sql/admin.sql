@@ -185,3 +185,16 @@ select (p.page_count - f.freelist_count) * s.page_size from pragma_page_count p,
 -- Read SQLite's version, the journal mode, and the pages of the file.
 select sqlite_version(), j.journal_mode, p.page_count, f.freelist_count, s.page_size, d.file
 from pragma_journal_mode j, pragma_page_count p, pragma_freelist_count f, pragma_page_size s, pragma_database_list d where d.name = 'main'
+
+-- name: long_waits
+-- Find waits without a timeout that began long ago, the oldest first. Only so many suspended runs are read, in no particular
+-- order: no index has the beginning of waits, because every wait would pay for it.
+select s.id, l.task, w.key, w.kind, w.target, w.pending, w.due_at, w.since, w.outcome
+from (
+    select r.id, r.lane, r.generation from {schema}runs r where r.state in ('waiting', 'blocked') order by r.lane limit {limit}
+) s
+join {schema}waits w on w.run = s.id and w.generation = s.generation
+join {schema}lanes l on l.id = s.lane
+where w.outcome is null and w.due_at is null and w.kind not in ('sleep', 'children')
+and w.since <= {now} - cast(:age as bigint)
+order by w.since limit cast(:size as bigint)

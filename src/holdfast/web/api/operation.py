@@ -17,6 +17,7 @@ from holdfast.model.access import Permission
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, client_of
+from holdfast.web.refusals import record_refusal
 from holdfast.web.responses import JSON, RequestError, check_decoded_size, error_response, json_response, read_body
 
 PREFIX = "/api/v1"
@@ -89,6 +90,7 @@ class Operation:
 
 def route(context: SiteContext, operation: Operation) -> Route:
     async def handle(request: Request) -> Response:
+        principal = None
         try:
             principal = await context.threads.run(context.authenticator.authenticate, request)
             authorize(principal, operation.permission, all_tenants=operation.all_tenants, all_tasks=operation.all_tasks)
@@ -100,7 +102,7 @@ def route(context: SiteContext, operation: Operation) -> Route:
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
             if operation.may_lag:
                 return await _read(operation, call)
-            with acting(principal.by, "api", client_of(request)):
+            with acting(principal.by, "api", client_of(request), principal.tenant):
                 result = await context.threads.run(operation.do, call)
             if operation.method == "POST":
                 context.reads.changed()
@@ -113,6 +115,8 @@ def route(context: SiteContext, operation: Operation) -> Route:
             existed = operation.may_exist and not result.created
             return json_response(result, 200 if existed else operation.status)
         except Exception as error:
+            line = f"{request.method} {request.url.path}"
+            await record_refusal(context, principal, "api", line, client_of(request), error)
             return error_response(error, request)
 
     return Route(PREFIX + operation.path, handle, methods=[operation.method], name=operation.name)

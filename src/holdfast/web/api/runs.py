@@ -11,12 +11,12 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.bulk import BulkAction, BulkPreview, BulkProgress
-from holdfast.control.explainer import Reason
 from holdfast.control.graphs import GraphInfo
 from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import RunDetails
 from holdfast.control.steps import StepInfo, UnfinishedStep, WaitInfo
 from holdfast.errors import UnknownTask
+from holdfast.model.explanation import Reason
 from holdfast.model.filters import NEWEST_FIRST, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.metadata import parse_metadata

@@ -25,6 +25,7 @@ from holdfast.web.auth import Authenticator, Principal, SiteContext
 from holdfast.web.clients import ClientAddresses
 from holdfast.web.mcp.server import RequestContext, mcp_server
 from holdfast.web.middleware import SecurityMiddleware
+from holdfast.web.refusals import RefusalRecorder
 from holdfast.web.request_limits import RequestLimits
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import error_response
@@ -48,7 +49,9 @@ def mcp_site(
     `roles`: those of local users while no token exists.
     """
     threads = RequestThreads()
-    context = SiteContext(app, control, Authenticator(control, token, unlocked=unlocked), threads)
+    context = SiteContext(
+        app, control, Authenticator(control, token, unlocked=unlocked), threads, RefusalRecorder(control.audit)
+    )
     manager = StreamableHTTPSessionManager(
         mcp_server(context, _principal_of),
         stateless=True,

@@ -24,6 +24,7 @@ from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api import runs
 from holdfast.web.auth import Authenticator, Principal, SiteContext
 from holdfast.web.mcp import tools
+from holdfast.web.refusals import RefusalRecorder, record_refusal
 from holdfast.web.request_threads import RequestThreads
 from holdfast.web.responses import RequestError, problem_from
 
@@ -46,7 +47,8 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 def local_context(app: Holdfast, control: Control) -> SiteContext:
     """Return what the tools need, for a server without HTTP."""
-    return SiteContext(app, control, Authenticator(control, None, unlocked=False), RequestThreads())
+    authenticator = Authenticator(control, None, unlocked=False)
+    return SiteContext(app, control, authenticator, RequestThreads(), RefusalRecorder(control.audit))
 
 
 def local_principal(by: str, roles: tuple[Role, ...], scope: AccessScope) -> Principal:
@@ -106,6 +108,7 @@ class Handlers:
         try:
             return _answer(await self._call(ctx, params.name, params.arguments or {}))
         except Exception as error:
+            await record_refusal(self._context, self._principal_of(ctx), "mcp", params.name, None, error)
             problem = problem_from(error, f"mcp {params.name}")
             text = f"{problem.code}: {problem.detail}"
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)

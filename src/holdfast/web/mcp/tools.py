@@ -143,7 +143,7 @@ def perform(context: SiteContext, principal: Principal, operation: Operation, gi
     else:
         query = msgspec.convert(rest, operation.query, strict=False)
     path = {name: str(given[name]) for name in names}
-    with acting(principal.by, "mcp"):
+    with acting(principal.by, "mcp", tenant=principal.tenant):
         result = operation.do(ApiRequest(context, principal, path, query, body))
     if operation.method == "POST":
         log.operator_action(f"{operation.name} mcp", principal.by)

@@ -90,12 +90,15 @@ def _problems(
 
 def _from_finding(finding: Finding) -> OverviewProblem:
     data = finding.data
-    pages = {"task": "tasks", "queue": "queues", "worker": "workers", "tenant": "tenants", "budget": "budgets"}
+    pages = {
+        "task": "tasks", "queue": "queues", "worker": "workers", "tenant": "tenants", "budget": "budgets",
+        "run": "runs",
+    }  # fmt: skip
     kind = next((each for each in pages if isinstance(data.get(each), str)), None)
     if kind is None:
         return OverviewProblem(finding.level, finding.what, finding.do, "/workers", "Workers")
     name = str(data[kind])
-    label = f"{kind.capitalize()} {name}" if kind != "worker" else "Worker"
+    label = {"worker": "Worker", "run": "The run"}.get(kind, f"{kind.capitalize()} {name}")
     return OverviewProblem(finding.level, finding.what, finding.do, f"/{pages[kind]}/{quote(name, safe='')}", label)
 
 

@@ -27,6 +27,7 @@ from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, client_of, same_secret
 from holdfast.web.pages.render import render
+from holdfast.web.refusals import record_refusal
 from holdfast.web.responses import MAX_BODY_BYTES, RequestError, check_decoded_size, problem_from, read_body
 
 FORM = "application/x-www-form-urlencoded"
@@ -112,7 +113,7 @@ def page_route(context: SiteContext, page: PageSpec) -> Route:
                 return render(request, principal, values.template, status, **values_)
             return render(request, principal, page.template, **{"section": page.section, "lag_s": lag_s, **values})
         except Exception as error:
-            return error_page(error, request, principal)
+            return await refusal_page(context, error, request, principal)
 
     return Route(page.path, handle, methods=["GET"])
 
@@ -135,7 +136,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
             if not same_secret(form.get("csrf_token", ""), principal.csrf_token):
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
-            with acting(principal.by, "dashboard", client_of(request)):
+            with acting(principal.by, "dashboard", client_of(request), principal.tenant):
                 next_page = await context.threads.run(action.do, page_request)
             context.reads.changed()
             if isinstance(next_page, PageContent):
@@ -143,7 +144,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
             log.operator_action(f"{request.method} {request.url.path}", principal.by)
             return RedirectResponse(request.scope.get("root_path", "") + next_page, 303)
         except Exception as error:
-            return error_page(error, request, principal)
+            return await refusal_page(context, error, request, principal)
 
     return Route(action.path, handle, methods=["POST"])
 
@@ -181,6 +182,15 @@ def parse_time(text: str, what: str) -> datetime:
     except ValueError:
         raise ConfigError(f"{what} must be a time such as 2026-11-16T08:00, not {text[:60]!r}") from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+async def refusal_page(
+    context: SiteContext, error: Exception, request: Request, principal: Principal | None
+) -> Response:
+    """Show an error page; record that the client lacks the right, if that is the error."""
+    line = f"{request.method} {request.url.path}"
+    await record_refusal(context, principal, "dashboard", line, client_of(request), error)
+    return error_page(error, request, principal)
 
 
 def error_page(error: Exception, request: Request, principal: Principal | None = None) -> Response:

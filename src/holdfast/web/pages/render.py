@@ -67,7 +67,7 @@ NAVIGATION = (
         (
             Section("workers", "/workers", "Workers", "all_tenants"),
             Section("tokens", "/tokens", "Tokens", "administer"),
-            Section("audit", "/audit", "Audit log", "administer"),
+            Section("audit", "/audit", "Audit log", "audit"),
         ),
     ),
 )

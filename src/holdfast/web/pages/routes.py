@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
 FLOW_COOKIE = "holdfast_sign_in"
 FLOW_LIFETIME_S = 600
+LOGIN = "/login"
+LOGOUT = "/logout"
 OIDC_CALLBACK = "/login/oidc/callback"
+ID_TOKEN_COOKIE = "holdfast_id_token"
+"""Keeps the id token in the browser, which sends it when it logs out: the provider asks for it, nobody else does."""
+MAX_ID_TOKEN_CHARS = 3500
+"""Browsers drop larger cookies."""
 PAGES = (
     *overview.PAGES,
     *tasks.PAGES,
@@ -116,19 +122,26 @@ def _login_routes(context: SiteContext) -> list[Route]:
             principal = await context.threads.run(context.authenticator.authenticate, request)
             form = await read_form(request)
             root = request.scope.get("root_path", "")
-            answer = RedirectResponse(f"{root}/login", 303)
+            answer: Response = RedirectResponse(root + LOGIN, 303)
             if same_secret(form.get("csrf_token", ""), principal.csrf_token):
-                await context.threads.run(context.authenticator.log_out, request)
+                by_provider = await context.threads.run(context.authenticator.log_out, request)
+                if context.oidc is not None and by_provider:
+                    hint = request.cookies.get(ID_TOKEN_COOKIE)
+                    address = await context.threads.run(context.oidc.end, hint)
+                    if address is not None:
+                        # The content security policy lets no form lead to another site, but a page may.
+                        answer = render(request, None, "signed_out.html", address=address)
                 answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
+                answer.delete_cookie(ID_TOKEN_COOKIE, path=root + LOGOUT, httponly=True, samesite="strict")
             return answer
         except Exception as error:
             return error_page(error, request)
 
     return [
         *([] if context.oidc is None else _oidc_routes(context, context.oidc)),
-        Route("/login", show, methods=["GET"]),
-        Route("/login", log_in, methods=["POST"]),
-        Route("/logout", log_out, methods=["POST"]),
+        Route(LOGIN, show, methods=["GET"]),
+        Route(LOGIN, log_in, methods=["POST"]),
+        Route(LOGOUT, log_out, methods=["POST"]),
     ]
 
 
@@ -153,14 +166,19 @@ def _oidc_routes(context: SiteContext, client: OidcClient) -> list[Route]:
         root = request.scope.get("root_path", "")
         try:
             flow, query = request.cookies.get(FLOW_COOKIE, ""), dict(request.query_params)
-            identity, next_page = await context.threads.run(client.finish, flow, query)
-            cookie = await context.threads.run(context.authenticator.log_in_as, identity, request)
+            found = await context.threads.run(client.finish, flow, query)
+            cookie = await context.threads.run(context.authenticator.log_in_as, found.identity, request)
             # The browser doesn't send a strict cookie to where another site's redirect leads, but to where a page does.
-            answer = render(request, None, "signed_in.html", next_page=next_page, by=identity.name)
+            answer = render(request, None, "signed_in.html", next_page=found.next_page, by=found.identity.name)
             answer.set_cookie(
                 COOKIE, cookie, max_age=LOGIN_LIFETIME_S, path=root or "/", httponly=True, samesite="strict",
                 secure=is_secure,
             )  # fmt: skip
+            if len(found.id_token) <= MAX_ID_TOKEN_CHARS:
+                answer.set_cookie(
+                    ID_TOKEN_COOKIE, found.id_token, max_age=LOGIN_LIFETIME_S, path=root + LOGOUT, httponly=True,
+                    samesite="strict", secure=is_secure,
+                )  # fmt: skip
         except Exception as error:
             log.sign_in_failed(client_of(request), OIDC_CALLBACK)
             answer = error_page(error, request)

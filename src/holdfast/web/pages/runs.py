@@ -9,13 +9,15 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.explainer import WAITS, Reason
+from holdfast.control.explainer import WAITS
 from holdfast.control.gates import GateInfo
 from holdfast.control.retry_preview import RetryPreview
 from holdfast.control.runs import Ancestor, RunDetails
 from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.explanation import Reason
 from holdfast.model.run import FINAL_STATES, RunInfo
-from holdfast.web.pages.formats import chunk_text
+from holdfast.model.secret import MASK
+from holdfast.web.pages.formats import chunk_text, json_text
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.node_table import build_node_table, group_address
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec, parse_json, parse_time
@@ -27,6 +29,9 @@ MAX_STEPS = 200
 MAX_HISTORY = 200
 MAX_LOG_LINES = 200
 MAX_SEARCH_CHARS = 200
+MAX_EDITED_CHARS = 20_000
+"""Longer arguments aren't filled into the form that changes them."""
+CHANGEABLE = ("priority", "run_at", "tags", "args")
 MAX_CHUNKS = 500
 """How many of the last chunks the page of a run has."""
 MAX_DRAWN_NODES = 10_000
@@ -74,6 +79,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "retry": _retry_preview(request, details),
         "may_fork": request.principal.may_fork(info),
         "may_change": _may_change(details),
+        "changeable": _changeable(details),
         "may_cancel": unfinished and (details.kind != "gate" or request.principal.can_approve),
         "history": details.history[-MAX_HISTORY:],
         "more_history": details.more_history + max(len(details.history) - MAX_HISTORY, 0),
@@ -127,11 +133,11 @@ def _ancestors(request: PageRequest, id: UUID) -> list[Ancestor]:
 
 
 def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
-    """Explain an unfinished run, without the CLI commands that the page has buttons for."""
+    """Explain an unfinished run; the page has buttons for what the commands do."""
     if info.state in FINAL_STATES:
         return {"reasons": [], "reasons_heading": ""}
     found = request.control.whys.why(info.id, request.principal.scope).reasons
-    texts = [reason.text.partition(": holdfast ")[0].replace("`", "") for reason in found]
+    texts = [reason.text.replace("`", "") for reason in found]
     heading = "Running" if any(reason.code == "running" for reason in found) else "Why it isn't running"
     if all(text.startswith("waiting for ") for text in texts):
         texts, heading = [text.removeprefix("waiting for ") for text in texts], "Waiting for"
@@ -191,16 +197,27 @@ def _arguments(request: PageRequest) -> Any:
 
 
 def _update(request: PageRequest) -> str:
-    """Change what the form's fields say; empty ones stay as they are."""
-    form = {name: text.strip() for name, text in request.form.items()}
-    args, priority = _arguments(request), None
-    if form.get("priority"):
+    """Change what differs from what the form showed (`was_…`), so that it doesn't undo what others changed meanwhile.
+
+    Without a value, a field stays as it is, except tags, which can be removed.
+    """
+    form = {name: text.strip().replace("\r\n", "\n") for name, text in request.form.items()}
+    changed = {name: form.get(name, "") != form.get(f"was_{name}", "") for name in CHANGEABLE}
+    args, priority, run_at, tags = None, None, None, None
+    if changed["args"]:
+        args = _arguments(request)
+    if changed["priority"]:
         try:
             priority = int(form["priority"])
         except ValueError:
             raise ConfigError(f"the priority must be a whole number, not {form['priority'][:40]!r}") from None
-    run_at = parse_time(form["run_at"], "the time") if form.get("run_at") else None
-    tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()] if form.get("tags") else None
+    if changed["run_at"] and form["run_at"]:
+        run_at = parse_time(form["run_at"], "the time")
+        # Browsers leave out seconds that are zero.
+        if form.get("was_run_at") and run_at == parse_time(form["was_run_at"], "the time"):
+            run_at = None
+    if changed["tags"]:
+        tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
     run = request.principal.run_to_change(request.control, request.id, args=args, priority=priority)
     if (priority, run_at, args, tags) == (None, None, None, None):
         return link(f"/runs/{request.id}", did="nothing-given")
@@ -213,6 +230,18 @@ def _declared_topics(request: PageRequest, task: str) -> list[str]:
     """Return the topics for which the code of a task declares types, if this app has the code."""
     known = request.context.app.registry.names().get(task)
     return sorted(known.declaration.receives) if known is not None else []
+
+
+def _changeable(details: RunDetails) -> dict[str, str]:
+    """Return the current values of a run as its form shows them. Arguments that aren't shown in full are left out."""
+    info, args = details.info, ""
+    if isinstance(details.args, dict | list) and "*" not in details.args:
+        args = json_text(details.args).text
+    if len(args) > MAX_EDITED_CHARS or MASK in args:
+        args = ""
+    due = info.due_at if info.state in ("scheduled", "waiting") else None
+    run_at = "" if due is None else f"{due.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+    return {"priority": str(info.priority), "run_at": run_at, "tags": ", ".join(info.tags), "args": args}
 
 
 def _may_change(details: RunDetails) -> str | None:
