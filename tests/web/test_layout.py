@@ -63,6 +63,10 @@ async def test_on_a_phone_rows_are_cards_and_sections_are_in_a_menu(shop: Any, p
     cell = page.locator('td[data-label="State"]')
     assert await cell.evaluate("it => getComputedStyle(it, '::before').content") == '"State"'
     assert await page.locator("tbody tr").evaluate("it => getComputedStyle(it).display") == "flex"
+    name = page.locator("tbody tr:last-child td.name")
+    assert await name.evaluate("it => getComputedStyle(it).paddingLeft") == "0px", "it is the heading of the card"
+    two_lines = "it => { it.dataset.label = 'Finished, in the last hour'; return it.offsetHeight }"
+    assert await cell.evaluate("it => it.offsetHeight") < await cell.evaluate(two_lines), "labels don't overlap"
     link = page.get_by_role("link", name="Schedules")
     await expect(link).to_be_hidden()
     await page.get_by_role("button", name="Menu").click()

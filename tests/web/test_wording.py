@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Context
 from holdfast.cli.commands import holdfast
+from holdfast.web.pages.overview import OverviewProblem
 from holdfast.web.pages.routes import PAGES
 from holdfast.web.responses import TITLES
 from holdfast.web.site import OPERATIONS
@@ -81,3 +82,14 @@ def test_problems_and_the_api_document_use_conventional_words(open_visitor):
 def test_help_uses_conventional_words():
     for name, command in holdfast.commands.items():
         assert banned_in(command.get_help(click.Context(command, info_name=name))) == [], name
+
+
+def test_a_command_on_the_overview_can_be_copied():
+    shown = {
+        "holdfast resume mail": ("", "holdfast resume mail"),
+        "find out why: holdfast why 7": ("find out why", "holdfast why 7"),
+        "run `holdfast migrate`, or check the URL": ("run `holdfast migrate`, or check the URL", None),
+    }
+    for do, (advice, command) in shown.items():
+        problem = OverviewProblem("note", "what", do, "/", "label")
+        assert (problem.advice, problem.command) == (advice, command)

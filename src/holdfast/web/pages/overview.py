@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,7 @@ MIN_FAILURE_RATE = 0.05
 MAX_READY_AGE_S = 60.0
 MIN_STUCK_S = 600.0
 """A run isn't called stuck before."""
+_COMMAND = re.compile(r"(?:^|: )(holdfast [^`]+)$")
 STUCK_FACTOR = 10
 """A run that has been running for this many times the p99 of its task is called stuck."""
 
@@ -40,6 +42,17 @@ class OverviewProblem:
     do: str
     address: str
     label: str
+
+    @property
+    def command(self) -> str | None:
+        """The command line at the end of `do`, ready to copy."""
+        found = _COMMAND.search(self.do)
+        return None if found is None else found[1]
+
+    @property
+    def advice(self) -> str:
+        """What to do, without the command line."""
+        return _COMMAND.sub("", self.do)
 
 
 def _overview(request: PageRequest) -> dict[str, Any]:
