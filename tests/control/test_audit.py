@@ -17,7 +17,7 @@ from holdfast.store.module import MAX_BATCH_ROWS
 AUDITED = {
     "runs": {"cancel", "retry", "update", "pause", "resume", "fork", "send", "resend"},
     "graphs": {"complete", "fail"},
-    "gate_links": {"create"},
+    "gate_links": {"create", "revoke"},
     "events": {"emit", "clear"},
     "topics": {"publish"},
     "interaction": {"ask"},
