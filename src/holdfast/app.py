@@ -245,8 +245,8 @@ class Holdfast(Declarations):
                 `run.send` refuses other messages.
             asks: The types of the payloads of the asks that a durable function answers, by name. `run.ask` refuses
                 other asks.
-            requires: The labels that a worker needs to execute its runs, such as `{"gpu": "a100"}`. The value `"*"`
-                requires a label of any value.
+            requires: The labels that a worker needs to execute its runs, such as `{"gpu": "a100"}`; `"*"`: any value.
+            prefers: The labels of workers that get its runs first. Others execute runs that have waited for a second.
             on_success: Tasks to enqueue in the transaction in which a run becomes done. They take a `RunEnd`.
             on_failure: The same when a run fails.
             on_end: The same when a run is done, failed or cancelled.
@@ -642,7 +642,7 @@ class Holdfast(Declarations):
             max_resident: How many suspended `async def` functions stay in memory, where they resume without a replay.
                 0 turns it off.
             max_resident_bytes: How much memory they may take, as estimated from their payloads.
-            labels: What this worker has, such as `{"gpu": "a100"}`, for tasks with `requires`.
+            labels: What this worker has, such as `{"gpu": "a100"}`, for tasks with `requires` or `prefers`.
         """
         # Imported here because processes that only enqueue don't need the engine.
         from holdfast.engine.components import WorkerComponents, WorkerSettings

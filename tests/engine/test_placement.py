@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 from holdfast import Batch, Context
 from holdfast.control import Control
 from holdfast.engine.attempt import SlotPool
-from holdfast.engine.loops import claimer
+from holdfast.engine.loops import claimer, known_lanes
 from holdfast.engine.placement import check_queues
 from holdfast.errors import ConfigError
 from holdfast.store.sessions import SessionStore
@@ -376,6 +377,95 @@ def test_bad_labels_are_rejected(app):
         app.worker(labels={"gpu": "*"})
     with pytest.raises(ConfigError, match="labels must be a mapping"):
         app.worker(labels=["gpu"])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def near(app):
+    @app.task(name="near", prefers={"region": "eu"})
+    async def near() -> int:
+        return threading.get_ident()
+
+    return near
+
+
+@pytest.fixture
+def preferred_session(app):
+    """Open the session of a worker with the preferred label, which claims nothing."""
+    info = json.dumps({"labels": {"region": "eu"}, "queues": ["default"], "tasks": ["near"]})
+    app.store.sessions.open("other", "other", 3600 * 10**6, "{}")  # reports nothing
+    app.store.sessions.open("broken", "broken", 3600 * 10**6, "[")
+    app.store.sessions.open("preferred", "preferred", 3600 * 10**6, info)
+
+
+def test_runs_are_left_to_a_worker_with_the_preferred_label(app, near, monkeypatch):
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 3600.0)
+
+    @app.task(name="there", requires={"region": "eu"})
+    async def there() -> int:
+        return threading.get_ident()
+
+    with app.worker(labels={"region": "eu"}):
+        preferred = there.enqueue().result(timeout=30)
+        with app.worker(), app.worker(labels={"region": "us"}):
+            wait_until(lambda: sum(info.state == "idle" for info in Control(app.store).workers.list()) == 3)
+            assert {run.result(timeout=30) for run in [near.enqueue() for _ in range(20)]} == {preferred}
+
+
+def test_a_run_that_has_waited_is_executed_without_the_preferred_label(app, near, preferred_session, monkeypatch):
+    run = near.enqueue()
+    lanes = known_lanes.KnownLanes(app.store, app.registry, None, {"region": "us"})
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 3600.0)
+    lanes.refresh()
+    assert (len(lanes.tasks), lanes.ordinary) == (1, [])
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 0.0)
+    assert lanes.refresh()
+    assert lanes.ordinary == list(lanes.tasks)
+    assert app.worker().drain(timeout=60) == 1
+    assert run.info().state == "done"
+
+
+def test_a_few_of_very_many_lanes_are_left(app, near, preferred_session, monkeypatch):
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 3600.0)
+    monkeypatch.setattr(known_lanes, "MAX_CLAIM_LANES", 1)
+    for name in ("one", "two"):
+        app.task(name=name)(asyncio.sleep).enqueue(0)
+    near.enqueue()
+    lanes = known_lanes.KnownLanes(app.store, app.registry, None)
+    lanes.refresh()
+    claimable = set(lanes.ordinary)
+    lanes.record_claims([], 100)
+    claimable |= set(lanes.ordinary)
+    assert {lanes.tasks[lane].name for lane in claimable} == {"one", "two"}
+
+
+@pytest.mark.parametrize("settings", [{"queues": ["other"]}, {"labels": {"region": "us"}}, {"labels": {}}])
+def test_nothing_is_left_if_no_live_worker_may_take_it(app, near, settings, monkeypatch):
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 3600.0)
+    near.enqueue_many([()] * 3)
+    with app.worker(**{"queues": ["other"], "labels": {"region": "eu"}, **settings}):
+        assert app.worker(queues=["default"]).drain(timeout=60) == 3
+
+
+def test_workers_with_and_without_the_preferred_label_are_woken_apart(app, near, monkeypatch):
+    groups: list[str] = []
+    original = SessionStore.open
+
+    def noted(self, session, name, lease, info, status=None, wake=None):
+        groups.append(wake.group)
+        return original(self, session, name, lease, info, status, wake)
+
+    monkeypatch.setattr(SessionStore, "open", noted)
+    for labels in (None, {"region": "us"}, {"region": "eu"}):
+        with app.worker(labels=labels):
+            pass
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_preferred_labels_are_a_checked_setting_of_a_task(app, near):
+    with pytest.raises(ConfigError, match=r"task t: prefers must be a mapping like .*, not list"):
+        app.task(name="t", prefers=["gpu"])(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="prefers is a setting of a task, not an option of a call"):
+        near.options(prefers={"gpu": "a100"})
 
 
 def test_requires_is_no_option_of_a_call(train):

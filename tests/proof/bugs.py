@@ -37,6 +37,7 @@ from holdfast.store.journal import Journal
 from holdfast.store.step_transactions import StepTransactions
 
 STREAM_TEST = "tests/store/test_stream_resets.py::test_readers_that_reconnect_have_exactly_what_counts"
+PLACEMENT_TEST = "tests/engine/test_placement.py"
 Changes = dict[str, tuple[tuple[str, str], ...]]
 
 
@@ -493,6 +494,16 @@ BUGS = (
     code(
         "label-ignored", "a worker claims runs whose label it doesn't have", KnownLanes,
         "served", lambda _, tasks: tasks,
+    ),
+    code(
+        "preference-ignored", "a worker takes runs from one that has the label that their task prefers", KnownLanes,
+        "unpreferred", lambda *_: set(),
+        test=f"{PLACEMENT_TEST}::test_runs_are_left_to_a_worker_with_the_preferred_label",
+    ),
+    sql(
+        "preference-kept", "runs wait for a busy worker with the preferred label as long as it lives",
+        "find_waiting_lanes", "<= {now} - cast(:age as bigint)", "<= -cast(:age as bigint)",
+        test=f"{PLACEMENT_TEST}::test_a_run_that_has_waited_is_executed_without_the_preferred_label",
     ),
     code(
         "age-starves", "a new run of a higher priority always comes before an old one", Age, "of",

@@ -238,7 +238,7 @@ class SimulatedTasks:
 
     @staticmethod
     def _declare_hook(app: Holdfast) -> Any:
-        @app.task(name="noted")
+        @app.task(name="noted", prefers={SIDE: "yes"})
         async def noted(end: RunEnd) -> str:
             return end.state
 

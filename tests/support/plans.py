@@ -193,6 +193,7 @@ RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "has_ready": ({}, "holdfast_runs_ready"),
     "has_active": ({}, "holdfast_runs_ready"),
+    "find_waiting_lanes": ({"age": 1_000_000}, "holdfast_runs_ready"),
     "list_ready_lanes": ({"gaps": '[{"above": -1, "below": 5}, {"above": 5, "below": 99}]'}, "holdfast_runs_ready"),
     "sort_lanes": ({}, "holdfast_runs_ready"),
     "find_lanes_without_runs": ({"rows": '[{"id": 1}, {"id": 2}]'}, "holdfast_runs_ended"),

@@ -296,7 +296,9 @@ class WorkerComponents:
             "requires": dict(sorted(requires.items())[:MAX_REPORTED_TASKS]),
             "version": metadata.version("holdfast"),
         }  # fmt: skip
-        session = Session(worker_name(), json.dumps(info), self._wake_address(self.lanes.served(tasks)))
+        unpreferred = self.lanes.unpreferred(tasks)
+        served = [f"{name} (left)" if name in unpreferred else name for name in self.lanes.served(tasks)]
+        session = Session(worker_name(), json.dumps(info), self._wake_address(served))
         if self.on_session is not None:
             self.on_session(session.id)
         return session

@@ -158,9 +158,9 @@ class SessionStore(StoreModule):
         """
         self._execute("heartbeat", "excuse_session", session=session)
 
-    def list_live(self) -> list[Row]:
+    def list_live(self, purpose: str = "read") -> list[Row]:
         """Return live sessions: session, name, started_at, lease_until, info."""
-        return self._execute("read", "list_live_sessions")
+        return self._execute(purpose, "list_live_sessions")
 
     def list_all(self) -> list[SessionRow]:
         """Return all sessions, the oldest first."""

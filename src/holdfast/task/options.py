@@ -36,9 +36,9 @@ MAX_PRIORITY = 1_000_000
 MAX_CRASHES = 1_000_000
 MIN_MEMORY_BYTES = 128 * 1024 * 1024  # With less, the interpreter doesn't start.
 MAX_NAMES = 100  # Tags, limits or aliases.
-REQUIRES_IS_DECLARED = (
-    "requires is a setting of a task, not an option of a call, because workers claim by queue and task: declare another"
-    " task with requires=, or pass queue= with a queue that only those workers serve"
+LABELS_ARE_DECLARED = (
+    "{0} is a setting of a task, not an option of a call, because workers claim by queue and task: declare another"
+    " task with {0}=, or pass queue= with a queue that only those workers serve"
 )
 
 
@@ -73,8 +73,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in given.items():
             check = _CHECKS.get(name)
             if check is None:
-                if name == "requires":
-                    raise ConfigError(REQUIRES_IS_DECLARED)
+                if name in ("requires", "prefers"):
+                    raise ConfigError(LABELS_ARE_DECLARED.format(name))
                 raise ConfigError(f"unknown option {name!r}; the options are {', '.join(_CHECKS)}")
             changes[name] = None if value is None else check(value, f"option {name}")
         if "deadline" in changes:
@@ -126,6 +126,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of which each creates a run."""
     requires: Mapping[str, str] = {}
     """The labels that a worker needs to execute its runs."""
+    prefers: Mapping[str, str] = {}
+    """The labels of workers to which its runs are left for a while."""
 
 
 class MachineSettings(TypedDict, total=False):
@@ -141,6 +143,7 @@ class MachineSettings(TypedDict, total=False):
     max_crashes: int
     keep: Keep | Duration | None
     requires: Mapping[str, str] | None
+    prefers: Mapping[str, str] | None
     on_success: HookTasks | None
     on_failure: HookTasks | None
     on_end: HookTasks | None
@@ -213,6 +216,7 @@ def check_declaration(
     on_end: HookTasks | None = None,
     batch: Batch | None = None,
     requires: Mapping[str, str] | None = None,
+    prefers: Mapping[str, str] | None = None,
     on: Topics | None = None,
 ) -> Declaration:
     """Check every setting of a task. Messages name the task and the setting."""
@@ -236,6 +240,7 @@ def check_declaration(
         asks={} if asks is None else _message_types(asks, f"{where}: asks", "ask"),
         topics=() if on is None else check_topics(on, f"{where}: on"),
         requires={} if requires is None else check_requires(requires, f"{where}: requires"),
+        prefers={} if prefers is None else check_requires(prefers, f"{where}: prefers"),
         hooks=declared_hooks(where, on_success=on_success, on_failure=on_failure, on_end=on_end),
     )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from holdfast.engine.attempt import SlotPool
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.labels import meets
 from holdfast.store import Claim, Store
 from holdfast.task.fakes import active_fakes, fake_remote_tasks
@@ -20,9 +24,31 @@ RECENT_CLAIM_S = 2.0
 claimed runs, which remain until vacuum, would slow that down."""
 
 
+PREFERENCE_S = 1.0
+"""For how long a run is left to workers with the labels that its task prefers."""
+PREFERRED_WORKERS_INTERVAL_S = 5.0
+"""How often a worker without such labels reads which workers have them."""
+
+
+class _Abilities(msgspec.Struct):
+    """What a live worker reports about itself, as far as it decides which runs are left to it."""
+
+    labels: dict[str, str] = {}
+    queues: list[str] | None = None
+    tasks: list[str] | None = None
+
+    def is_preferred(self, queue: str, task: Task[..., Any]) -> bool:
+        """Return whether it executes runs of this task in this queue, and has the labels that the task prefers."""
+        serves = (self.queues is None or queue in self.queues) and (self.tasks is None or task.name in self.tasks)
+        return serves and meets(self.labels, {**task.declaration.prefers, **task.declaration.requires})
+
+
 class KnownLanes:
     """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code whose labels
     it has.
+
+    It leaves the runs of a task that prefers labels to live workers that have them, until they have waited for
+    `PREFERENCE_S`.
 
     There can be any number of lanes, most of them empty, such as a queue per customer. If they are many, claims get
     those with ready runs, the most urgent first. A run in a lane that had none is found like one in a new lane: at once
@@ -44,6 +70,9 @@ class KnownLanes:
         self._pools_by_queue = pools or {}
         self.tasks: dict[int, Task[..., Any]] = {}
         self._claimable: list[int] = []
+        self._left: Collection[int] = ()  # the lanes that are left to other workers for now
+        self._abilities: list[_Abilities] = []  # of live workers; read only if there are lanes to leave
+        self._abilities_read_at = -PREFERRED_WORKERS_INTERVAL_S
         self._later: list[list[int]] = []  # more lanes with ready runs, in groups, the most urgent first
         self._claimed_at: dict[int, float] = {}
         self.ordinary: list[int] = []
@@ -84,6 +113,7 @@ class KnownLanes:
             self.pools.update((lane, self._pool_of(all_lanes[lane][0])) for lane in known)
         self.all_need_threads = bool(tasks) and all(task.uses_threads for task in tasks.values())
         before = set(self._claimable)
+        self._left = self._lanes_to_leave(self.unpreferred(tasks))
         self._set_claimable(self._choose_claimable())
         return set(self._claimable) != before
 
@@ -94,6 +124,30 @@ class KnownLanes:
             for name, task in tasks.items()
             if not (requires := task.declaration.requires) or meets(self._labels, requires)
         }
+
+    def unpreferred(self, tasks: Mapping[str, Task[..., Any]]) -> set[str]:
+        """Return those of these tasks that prefer workers with labels that this one doesn't have."""
+        return {
+            name
+            for name, task in tasks.items()
+            if (prefers := task.declaration.prefers) and not meets(self._labels, prefers)
+        }
+
+    def _lanes_to_leave(self, unpreferred: Collection[str]) -> Collection[int]:
+        """Return the lanes of these tasks that live workers with the labels serve, and in which no run waits long."""
+        if not unpreferred:
+            return ()
+        if self.refreshed_at >= self._abilities_read_at + PREFERRED_WORKERS_INTERVAL_S:
+            self._abilities_read_at = self.refreshed_at
+            self._abilities = list(_read_abilities(info for *_, info in self._store.sessions.list_live("claim")))
+        left = {
+            lane
+            for lane, task in self.tasks.items()
+            if task.name in unpreferred and any(each.is_preferred(self.queues[lane], task) for each in self._abilities)
+        }
+        if left:
+            left.difference_update(self._store.claims.waiting_lanes(left, int(PREFERENCE_S * MICROS_PER_SECOND)))
+        return left
 
     def _pool_of(self, queue: str) -> SlotPool:
         return self._pools_by_queue.get(queue) or self._pools_by_queue[None]
@@ -115,17 +169,20 @@ class KnownLanes:
     def _choose_claimable(self) -> list[int]:
         """Return the lanes to claim from: all, or of very many those with ready runs, the most urgent first."""
         self._later = []
-        self.are_chosen = len(self.tasks) > MAX_CLAIM_LANES
+        served = (
+            {lane: task for lane, task in self.tasks.items() if lane not in self._left} if self._left else self.tasks
+        )
+        self.are_chosen = len(served) > MAX_CLAIM_LANES
         if not self.are_chosen:
             self._claimed_at.clear()
-            return list(self.tasks)
+            return list(served)
         self._claimed_at = {
             lane: at
             for lane, at in self._claimed_at.items()
-            if at > self.refreshed_at - RECENT_CLAIM_S and lane in self.tasks
+            if at > self.refreshed_at - RECENT_CLAIM_S and lane in served
         }
         ready = self._store.claims.ready_lanes(skip=self._claimed_at)
-        found = [*self._claimed_at, *(lane for lane in ready if lane in self.tasks)]
+        found = [*self._claimed_at, *(lane for lane in ready if lane in served)]
         if len(found) <= MAX_CLAIM_LANES:
             return found
         groups: dict[object, list[int]] = {}  # which don't compete for the same slots, or can't be compared
@@ -156,3 +213,10 @@ class KnownLanes:
         for lane in lanes:
             groups.setdefault(self.own_order.get(lane), []).append(lane)
         return list(groups.values())
+
+
+def _read_abilities(reports: Iterable[Any]) -> Iterable[_Abilities]:
+    """Decode what sessions report; pass over what can't be read."""
+    for info in reports:
+        with suppress(msgspec.DecodeError, TypeError):
+            yield msgspec.json.decode(info, type=_Abilities)

@@ -8,6 +8,19 @@ and (
 ) is not null
 limit 1
 
+-- name: find_waiting_lanes
+-- List those of these lanes in which a run has been ready for an age.
+--
+-- It reads the first hundred runs of a lane in the order of claims, so that a backlog costs little.
+select each.lane from {each(:lanes, lane bigint)}
+where (
+    select min(coalesce(first.ready_at, first.created_at)) from (
+        select r.ready_at, r.created_at from {schema}runs r
+        where r.lane = each.lane and r.state = 'ready' and r.held is null
+        order by r.priority desc, r.turn, r.seq limit 100
+    ) first
+) <= {now} - cast(:age as bigint)
+
 -- name: list_ready_lanes
 -- List the lanes between these with something to claim, each found by one descent into the ready index.
 --
