@@ -69,6 +69,8 @@ CUTS = {
     "support_agent": "Which order is it?",
     "trip_planner": "[searched trains]",
 }
+EXPENSIVE = ("cpu_work", "support_agent", "trip_planner")
+"""A start of these takes seconds of CPU. They are started twice with --slow only."""
 
 
 def path_of(name: str) -> Path:
@@ -103,11 +105,15 @@ def test_an_example_names_its_command_and_is_listed(path):
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_an_example_works_in_an_empty_folder_and_repeats_nothing(name, tmp_path):
+def test_an_example_works_in_an_empty_folder_and_repeats_nothing(name, tmp_path, request):
     first = run_example(name, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout.rstrip().endswith(ENDS[name])
     assert EFFECTS.get(name, "") in first.stdout
+    if name == "crawler":
+        check_rate_per_host(tmp_path)
+    if name in EXPENSIVE and not request.config.getoption("--slow"):
+        return
     second = run_example(name, tmp_path, answer="")
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.rstrip().endswith(ENDS[name])
@@ -116,7 +122,7 @@ def test_an_example_works_in_an_empty_folder_and_repeats_nothing(name, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("checkout", "agent") else pytest.param(name, marks=pytest.mark.slow) for name in CUTS]
+    "name", [name if name == "checkout" else pytest.param(name, marks=pytest.mark.slow) for name in CUTS]
 )
 def test_an_example_resumes_after_ctrl_c(name, processes, tmp_path):
     output, code = cut_off(processes, name, signal.SIGINT)
@@ -296,9 +302,8 @@ def test_a_killed_import_writes_each_row_once(processes, tmp_path):
         assert list(connection.execute("select count(*), count(distinct number) from rejected")) == [(20, 20)]
 
 
-def test_the_crawler_keeps_its_rate_per_host(tmp_path):
-    run_example("crawler", tmp_path)
-    with Holdfast(f"sqlite:///{tmp_path / 'crawler.db'}") as app:
+def check_rate_per_host(folder: Path) -> None:
+    with Holdfast(f"sqlite:///{folder / 'crawler.db'}") as app:
         starts = defaultdict(list)
         for info in app.runs(task="crawler.read_page", state="done"):
             page = app.get_run(info.id).result()
