@@ -339,11 +339,11 @@ BUGS = (
     ),
     sql(
         "spend-lost", "what is spent again isn't added to the total", "add_spending",
-        "{schema}budget_totals.total + excluded.total end", "{schema}budget_totals.total end", in_the_model=False,
+        "{schema}budget_totals.total + excluded.total end", "{schema}budget_totals.total end",
     ),
     sql(
         "spend-unwaited", "a raise wakes no run that waits for the budget", "find_budget_waiters",
-        "limit 501", "limit 0", in_the_model=False,
+        "limit 501", "limit 0",
     ),
     sql(
         "budget-unrenewed", "what was spent in an earlier window counts", "add_spending",

@@ -1,4 +1,4 @@
-"""The rules of the store machine about topics and streams, and what all its rules share."""
+"""The rules of the store machine about topics, streams and a budget, and what all its rules share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.errors import KeyConflict
+from holdfast.model.budget import from_units
 from holdfast.model.ids import new_id
 from holdfast.model.topics import NewMessage, Topic, inbox_of, values_digest
 from holdfast.store import topics
@@ -21,13 +22,16 @@ from holdfast.store.commands import (
     Listening,
     PublishCommand,
     RunToken,
+    Spend,
+    SpendCommand,
     WaitCommand,
     WaitOutcome,
     WaitRegistered,
     WriteCommand,
+    Written,
 )
 from holdfast.store.topics import DeclaredSubscription
-from tests.proof.model import MAX_CRASHES, SHORT_ABSENCE, Chunk, HeldClaim, Model
+from tests.proof.model import BOUND, MAX_CRASHES, SHORT_ABSENCE, Chunk, HeldClaim, Model
 from tests.support.store_harness import StoreHarness
 from tests.support.stream_programs import StreamReader
 
@@ -39,7 +43,7 @@ SUBSCRIBED = "x"
 
 
 class InteractionRules(RuleBasedStateMachine):
-    """What the rules of `StoreMachine` share, and those about topics and streams."""
+    """What the rules of `StoreMachine` share, and those about topics, streams and a budget."""
 
     harnesses: tuple[StoreHarness, ...] = ()
     model: Model
@@ -147,6 +151,56 @@ class InteractionRules(RuleBasedStateMachine):
         self.compare(wanted, register)
         for _ in range(publishes):
             self.publish_one(to, None)
+
+    # A budget
+
+    @staticmethod
+    def declare_budget(harness: StoreHarness) -> None:
+        harness.store.budgets.declare([("gold", "tenant", BOUND, None, "wait")])
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, amount=st.integers(1, 3), repeat=st.booleans(), waits=st.booleans())
+    def spend(self, pick: int, amount: int, repeat: bool, waits: bool) -> None:
+        """Spend, and perhaps wait until the budget has room."""
+        held, n = self.held(pick), self.number()
+        wanted = self.model.spend(held, n, amount)
+        text = None if wanted is None else (format(from_units(wanted[0]), "f"), wanted[1])
+
+        def write(harness: StoreHarness) -> tuple[str, bool] | None:
+            command = SpendCommand(self.of(held, harness), n, f"$spend:gold#{n}", [Spend("gold", amount)])
+            if repeat:  # as after a lost reply
+                harness.store.journal.write(held.session, [command])
+            (reply,) = harness.store.journal.write(held.session, [command])
+            if not isinstance(reply, Written):
+                return None
+            (found,) = msgspec.json.decode(reply.value)
+            return found["spent"], found["exceeded"]
+
+        self.compare(text, write)
+        if waits:
+            self.wait_for_room(held)
+
+    def wait_for_room(self, held: HeldClaim) -> None:
+        n = self.number()
+        key = f"$budget:gold#{n}"
+        wanted = self.model.wait_for_room(held, key, n)
+
+        def register(harness: StoreHarness) -> str:
+            command = WaitCommand(self.of(held, harness), key, "budget", name="gold", n=n)
+            (reply,) = harness.store.journal.write(held.session, [command])
+            if isinstance(reply, WaitOutcome):
+                return reply.kind
+            return "open" if isinstance(reply, WaitRegistered) else "lost"
+
+        self.compare(wanted, register)
+
+    @rule(more=st.sampled_from((-1, 0, 0, 5)))
+    def set_bound(self, more: int) -> None:
+        """Let the budget allow what was spent, less or more."""
+        bound = max(self.model.spent + more, 0)
+        self.model.set_bound(bound)
+        for harness in self.harnesses:
+            assert harness.store.budgets.set("gold", bound, "ops")
 
     # Streams
 

@@ -35,7 +35,7 @@ from tests.support.stream_programs import StreamReader
 LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
 TABLES = (
     "runs", "workers", "checkpoints", "waits", "events", "messages", "history", "limits", "keys", "edges",
-    "limit_settings", "metadata", "publications", "listeners", "subscriptions", "chunks",
+    "limit_settings", "metadata", "publications", "listeners", "subscriptions", "chunks", "budgets", "budget_totals",
 )  # fmt: skip
 SESSIONS = ("a", "b")
 STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
@@ -53,6 +53,7 @@ class StoreMachine(InteractionRules):
             harness.clock.now = self.harnesses[0].clock.now
             harness.store.limits.declare([("few", CAP, None)])
             self.declare_subscription(harness, True)
+            self.declare_budget(harness)
         self.model = Model(self.harnesses[0].clock.now)
         self.claims: list[HeldClaim] = []
         self.ended: set[HeldClaim] = set()
@@ -599,6 +600,7 @@ class StoreMachine(InteractionRules):
                 run.id: [(each.step, each.step_try, each.data) for each in run.chunks] for run in runs if run.chunks
             },
             "used": model.used(),
+            "spent": {run.id: run.spent for run in runs if run.spent} | ({"": model.spent} if model.spent else {}),
         }  # fmt: skip
 
     @staticmethod
@@ -646,4 +648,5 @@ class StoreMachine(InteractionRules):
             "publications": {str(id): tuple(rest) for id, *rest in publications},
             "chunks": chunks,
             "used": int(used[0][0]),
+            "spent": dict(harness.sql("select key, total from {schema}budget_totals where total > 0")),
         }

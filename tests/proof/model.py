@@ -1,4 +1,4 @@
-"""A model of the store in plain Python: runs, leases, events, messages, topics, streams, graphs and limits.
+"""A model of the store in plain Python: runs, leases, events, messages, topics, streams, graphs, limits and a budget.
 
 It specifies the correct behavior without SQL and without regard to speed. Times are in microseconds.
 """
@@ -15,6 +15,8 @@ LEASE = 10 * SECOND
 DELAY = 10 * SECOND
 MAX_CRASHES = 1
 CAP = 2
+BOUND = 5
+"""What the runs of a tenant may spend, unless an operator has set another bound."""
 SHORT_ABSENCE = 300 * SECOND
 """How long a subscription receives messages that no code declares any more."""
 AGE_INTERVAL = SECOND
@@ -104,6 +106,7 @@ class Run:
     listens: set[str] = field(default_factory=set)
     """The topics of the published messages that it receives."""
     chunks: list[Chunk] = field(default_factory=list)
+    spent: int = 0
 
     @property
     def final(self) -> bool:
@@ -174,6 +177,8 @@ class Model:
         self.orphaned_at: int | None = None
         self.publications: dict[str, tuple[str, int, int]] = {}  # topics, created runs, and functions
         self.published_keys: dict[str, tuple[str, str]] = {}  # payloads and messages
+        self.spent = 0
+        self.bound = BOUND
         self.seq = 0
 
     # Sessions
@@ -485,7 +490,37 @@ class Model:
         if run.state == "waiting" and any(wait.outcome for wait in run.waits.values()):
             run.state, run.turn = "ready", self.now + 1 - run.shift  # new runs come first
 
+    def spend(self, held: HeldClaim, n: int, amount: int) -> tuple[int, bool] | None:
+        """Spend of the budget; return what was spent of it and whether that is too much, None if the claim is lost."""
+        if not self.has(held):
+            return None
+        run = self.runs[held.id]
+        run.steps[n] = "spend"
+        run.spent += amount
+        self.spent += amount
+        return self.spent, self.spent > self.bound
+
+    def wait_for_room(self, held: HeldClaim, key: str, n: int) -> str:
+        """Wait until no more is spent than the budget allows; return `lost`, `open` or the outcome."""
+        if not self.has(held):
+            return "lost"
+        run = self.runs[held.id]
+        if self.spent > self.bound:
+            run.waits[key] = Wait("budget", None, None, self.now)
+            return "open"
+        run.steps[n] = "budget"
+        return "budget"
+
     # Actions of clients and operators
+
+    def set_bound(self, bound: int) -> None:
+        """Set what the budget allows. Runs that wait for room go on if there is some."""
+        self.bound = bound
+        for run in self._runs() if self.spent <= bound else ():
+            for wait in run.waits.values():
+                if wait.kind == "budget" and wait.outcome is None:
+                    wait.outcome = ("event", None)
+            self._wake(run)
 
     def emit(self, event: str, payload: str) -> bool:
         """Emit an event; only the first payload counts."""

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_EXAMPLES = 250
 MAX_SEEDS = 400
 FIRST_SEEDS = {
-    "claim-forgotten": 6, "claim-stalled": 22, "renew-stalled": 22, "spend-unwaited": 23,
+    "claim-forgotten": 6, "claim-stalled": 22, "renew-stalled": 22,
     "topic-repeated": 132, "chunk-repeated": 50,
 }  # fmt: skip
 """Seeds that caught these bugs before, tried first to save time."""

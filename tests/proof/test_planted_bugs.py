@@ -51,6 +51,12 @@ def test_bugs_of_topics_and_streams_are_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spend-lost", "spend-unwaited"])
+def test_bugs_of_budgets_are_caught_by_the_model(name):
+    assert catch_apart(name).example is not None
+
+
 @pytest.mark.parametrize("name", ["charge-everybody", "isolate-early", "overtake", "age-starves"])
 def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
