@@ -21,13 +21,13 @@ ROOT = str(Path(__file__).parents[2])
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A local cluster with one processor, whose processes can import the tests."""
-    ray.init(
-        num_cpus=1, include_dashboard=False, logging_level="warning", log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}},
-    )  # fmt: skip
-    yield
-    ray.shutdown()
+    """A local cluster with one processor, whose processes can import the tests. It may take minutes to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_agent_register_timeout_ms", "300000")
+        ray.init(num_cpus=1, include_dashboard=False, logging_level="warning", log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture

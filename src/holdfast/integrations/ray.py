@@ -24,8 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOST = (
-    exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.OutOfMemoryError,
-    exceptions.RaySystemError,
+    exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError,
+    exceptions.ObjectLostError, exceptions.OutOfMemoryError, exceptions.RaySystemError,
 )  # fmt: skip
 """What Ray raises if a process or a machine has died, and its own retries are exhausted."""
 
