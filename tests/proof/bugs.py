@@ -495,6 +495,16 @@ BUGS = (
         "label-ignored", "a worker claims runs whose label it doesn't have", KnownLanes,
         "served", lambda _, tasks: tasks,
     ),
+    sql(
+        "limit-redeclared", "a deploy undoes what an operator has set for a limit", "declare_limits",
+        "rate = case when s.set_at is null then excluded.rate else s.rate end", "rate = excluded.rate",
+        test="tests/limits/test_run_time.py::test_set_values_win_until_they_are_reset_and_survive_deploys",
+    ),
+    sql(
+        "keep-same", "a failed run is kept no longer than one that is done", "end_attempts",
+        "coalesce(keep_failed, keep)", "keep",
+        test="tests/store/test_timers.py::test_unsuccessful_runs_have_a_retention_of_their_own",
+    ),
     code(
         "preference-ignored", "a worker takes runs from one that has the label that their task prefers", KnownLanes,
         "unpreferred", lambda *_: set(),

@@ -76,7 +76,18 @@ def test_other_bugs_of_flow_control_are_caught(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["keep-off", "resident-stale", "chunk-kept", "preference-ignored", "preference-kept"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "keep-off",
+        "resident-stale",
+        "chunk-kept",
+        "preference-ignored",
+        "preference-kept",
+        "limit-redeclared",
+        "keep-same",
+    ],
+)
 def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):
     assert catch_apart(name).test is not None
 
