@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pytest
 
@@ -34,11 +33,11 @@ def test_runs_are_found_by_id_and_family(shell, busy):
 
 
 def test_a_partial_page_says_so(shell, busy, monkeypatch):
-    monkeypatch.setattr("holdfast.store.run_list.MAX_STREAM_CANDIDATES", 2)
+    monkeypatch.setattr("holdfast.store.run_list.MAX_SCANNED_RUNS", 2)
     monkeypatch.setattr("holdfast.store.run_list.MAX_TAG_LISTS", -1)
     result = shell("runs", "--tag", "nightly", "--url", busy.url)
     assert "no runs" in result.stderr
-    assert f"continue with --after {UUID(int=busy.running.int + 1)}" in result.stderr
+    assert f"scanned only 2 runs; continue with --after {busy.ready}" in result.stderr
 
 
 def test_a_dry_run_counts_and_shows_and_changes_nothing(shell, busy):

@@ -9,6 +9,7 @@ import pytest
 from holdfast.engine.loops.maintenance import CATCH_UP_INTERVAL_S, INTERVAL_S, StatsAggregator
 from holdfast.errors import ConfigError
 from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histograms, percentile
+from holdfast.store import stats as store_stats
 from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
 
 
@@ -47,6 +48,28 @@ def test_minutes_include_runs_that_are_not_aggregated_yet(control, harness, cloc
     count_all(harness)
     assert control.stats.over_time(last=300) == live
     assert harness.rows("tallies") > 0
+
+
+def test_a_view_counts_a_bounded_number_of_the_latest_runs_and_says_so(control, harness, clock, session, monkeypatch):
+    clock.now -= clock.now % MINUTE_US
+    for _ in range(2):
+        for _ in range(3):
+            ended(harness, clock)
+        clock.advance(60)
+    monkeypatch.setattr(store_stats, "MAX_LAST_ENDS", 4)
+    assert [(each.runs, each.partial) for each in control.stats.over_time(last=240)] == [
+        (0, True), (1, True), (3, True), (0, True),
+    ]  # fmt: skip
+    assert (control.stats.summary(last=240)[0].runs, control.stats.lately().whole.partial) == (4, True)
+    assert control.stats.series(last=240).whole.partial
+    (trend,) = control.stats.trends(last=240)
+    assert (trend.now.runs, trend.now.partial, trend.before.partial) == (4, True, False)
+    clock.advance(60)
+    count_all(harness)
+    assert [(each.runs, each.partial) for each in control.stats.over_time(last=240)] == [
+        (3, False), (3, False), (0, False), (0, False),
+    ]  # fmt: skip
+    assert not control.stats.lately().whole.partial
 
 
 def test_aggregation_does_not_block_writers(harness, clock, session, monkeypatch):

@@ -29,13 +29,13 @@ ONLY_POSTGRES = {"add_new_runs"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
 SIZED = {
     "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs",
-    "pick_expired", "delete_descendants", "tag_lists", "scan_runs", "oldest_runs", "oldest_finished",
-    "last_due", "next_due",
+    "pick_expired", "delete_descendants", "tag_lists", "scan_runs", "scan_unsuccessful", "oldest_runs",
+    "oldest_finished", "last_due", "next_due", "aggregate_last_ended",
 } | {name for name in HOT if name.startswith(("newest_", "some_"))}  # fmt: skip
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
     "find_keys", "redirect_keys", "find_joined_calls", "return_unread_messages", "return_messages",
-    "resolve_child_waits", "filter_runs",
+    "resolve_child_waits", "filter_runs", "count_matching_runs",
 }  # fmt: skip
 SMALL_TABLES = {"workers", "watchers", "queues", "lanes", "limit_settings"}
 # Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
@@ -242,6 +242,14 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
         if name in ("claim", "end_attempts", "add_end_history"):
             assert "USING INTEGER PRIMARY KEY (rowid=?)" in plan, plan
     assert wrong == {}, "\n\n".join(f"{name}:\n{plan}" for name, plan in wrong.items())
+
+
+@pytest.mark.parametrize("name", ["count_scheduled", "count_suspended"])
+def test_unfinished_runs_are_counted_from_the_index_alone(sqlite, name):
+    """PostgreSQL has the same indexes, and reads the rows only of pages that were changed lately."""
+    statement = Statements("holdfast.store.sql", sqlite.store.database.dialect).get(name, 64)
+    plan = [row[3] for row in sqlite.sql(f"explain query plan {statement.sql}")]
+    assert any("COVERING INDEX holdfast_runs_" in step for step in plan), plan
 
 
 def test_a_claim_on_sqlite_isnt_misled_by_statistics_of_equal_runs(sqlite_url):

@@ -169,6 +169,10 @@ def test_pages_equal_a_full_scan(harness, many, monkeypatch, walk, few):
         asked = random_filter(chance, many)
         expected = [id for id in shown if fits(asked, rows[id], shown[id])]
         assert all_pages(harness, asked, chance.choice((7, 20, 1000))) == expected, asked
+        selected = harness.store.run_list.select(asked, 5, chance.choice((3, 1000)))
+        assert selected.matching == len(expected) if selected.exact else 0 <= selected.matching <= len(expected), asked
+        assert [row.id for row in selected.newest] == expected[: len(selected.newest)], asked
+        assert len(selected.newest) == min(5, len(expected)) or not selected.exact, asked
 
 
 def all_pages(harness, asked, size):
@@ -186,7 +190,7 @@ def all_pages(harness, asked, size):
 
 def test_a_page_that_skips_too_many_is_partial_and_has_a_cursor(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_TAG_LISTS", 0)
-    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
+    monkeypatch.setattr(run_list, "MAX_SCANNED_RUNS", 100)
     first = harness.store.run_list.page(RunFilter(tag="nobody has it"), 10)
     assert (first.rows, first.partial) == ([], True)
     passed = [row["id"] for row in many if row["id"] >= first.after]
@@ -221,7 +225,7 @@ def test_small_heaps_may_be_too_large_together(harness, many, monkeypatch):
     asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
     assert harness.store.run_list.page(asked, 10)[:3] == ([], None, False)
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS_TOTAL", 20)
-    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
+    monkeypatch.setattr(run_list, "MAX_SCANNED_RUNS", 40)
     assert harness.store.run_list.page(asked, 10).partial
 
 
@@ -236,6 +240,20 @@ def test_failed_runs_are_found_behind_any_number_of_others(harness, many, monkey
     failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
     page = harness.store.run_list.page(RunFilter(states=("failed",)), 10)
     assert ([row.id for row in page.rows], page.partial) == (failed[:10], False)
+
+
+def test_failures_of_a_task_or_tenant_are_found_and_counted_behind_many_others(harness, monkeypatch):
+    """The database filters the index of failures, so only those that match count as candidates."""
+    rare = harness.add(task="rare", tenant="acme")
+    harness.add_many(60, tenant="other")
+    harness.sql("update {schema}runs set state = 'failed', finished_at = 1")
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 1)
+    for asked in (RunFilter(states=("failed",), task="rare"), RunFilter(states=("failed",), tenant="acme")):
+        page = harness.store.run_list.page(asked, 10)
+        assert ([row.id for row in page.rows], page.partial) == ([rare], False)
+        assert harness.store.run_list.select(asked, 5, 100)[1:] == (1, True)
+    assert harness.store.run_list.select(RunFilter(states=("failed",)), 5, 20)[1:] == (20, False)
+    assert harness.store.run_list.select(RunFilter(states=("failed",)), 5, 61)[1:] == (61, True)
 
 
 @pytest.mark.parametrize(

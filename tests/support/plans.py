@@ -92,16 +92,21 @@ join {schema}runs n on n.seq = r.seq - back
 """
 
 
-def fill(harness: StoreHarness) -> None:
-    """Insert the runs, the rows that belong to them, and their sessions."""
+def fill_runs(harness: StoreHarness, count: int = COUNT) -> None:
+    """Insert the runs only."""
     if harness.on_postgres:
         id = "cast('00000000-0000-7000-8000-' || lpad(cast({n} as text), 12, '0') as uuid)"
-        series = f"generate_series(1, {COUNT}) n"
+        series = f"generate_series(1, {count}) n"
     else:
         id = "printf('00000000-0000-7000-8000-%012d', {n})"
-        series = f"(with recursive c (n) as (select 1 union all select n + 1 from c where n < {COUNT}) select n from c)"
+        series = f"(with recursive c (n) as (select 1 union all select n + 1 from c where n < {count}) select n from c)"
     runs = RUNS.replace("{now}", str(NOW)).replace("{series}", series).replace("{id(n)}", id.replace("{n}", "n"))
     harness.sql(runs.replace("{id(n - n % 200 + 90)}", id.replace("{n}", "n - n % 200 + 90")))
+
+
+def fill(harness: StoreHarness) -> None:
+    """Insert the runs, the rows that belong to them, and their sessions."""
+    fill_runs(harness)
     for statement in FURTHER.split(";"):
         harness.sql(statement)
     for n in range(10, 20):
@@ -186,6 +191,7 @@ LIST = {
     **dict.fromkeys(("error", "parent", "family", "key", "metadata", "paused", "top_level", "search", "named")),
     "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
 }  # fmt: skip
+SCAN = LIST | {"lanes": '["3"]', "stored_states": '["done"]', "tag_text": "%a%"}
 POSITION = {"at": NOW, "id": IDS[5], "finished_from": None}
 RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 
@@ -357,16 +363,18 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "find_runs_in_id_range": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),
     "pick_ended": ({}, "runs_pkey"),
     "aggregate_ended": (RECENT | {"span": 60_000_000, "since": NOW, "until": NOW + 1}, "holdfast_runs_finished"),
+    "aggregate_last_ended": (RECENT | {"span": 60_000_000, "since": NOW, "until": NOW + 1}, "holdfast_runs_finished"),
     "filter_runs": (LIST, "runs_pkey"),
     "newest_runs": (LIST, "runs_pkey"),
-    "newest_unsuccessful": (LIST | {"state": "failed"}, "holdfast_runs_unwell"),
+    "scan_unsuccessful": (LIST | {"state": "failed", "lanes": '["3"]'}, "holdfast_runs_unwell"),
     "newest_of_lane": (LIST, "holdfast_runs_ended"),
     "newest_of_tenant": (LIST, "holdfast_runs_tenant"),
     "newest_with_metadata": (LIST | {"term": "order 42"}, "holdfast_metadata_values"),
     "newest_with_tags": (LIST | {"tags": '["tag 7"]'}, "holdfast_runs_tags"),
     "tag_lists": ({}, "holdfast_runs_tags"),
     "some_with_metadata_value": ({"value": "42"}, "holdfast_metadata_contents"),
-    "scan_runs": (LIST | {"search": "%a%"}, "runs_pkey"),
+    "count_matching_runs": (LIST, "runs_pkey"),
+    "scan_runs": (SCAN | {"search": "%a%"}, "runs_pkey"),
     "count_hidden_args": ({}, "runs_pkey"),
     "oldest_runs": (LIST, "runs_pkey"),
     "newest_finished": (POSITION, "holdfast_runs_finished"),

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.control.audit import record
 from holdfast.control.retry_preview import RetryPreviewer
-from holdfast.control.stats import CountControl, Estimate
+from holdfast.control.stats import Estimate
 from holdfast.errors import HoldfastError
 from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import RunFilter
@@ -26,6 +26,8 @@ from holdfast.store.run_reader import RunReader, run_id
 
 BATCH_SIZE = 200
 SAMPLE_SIZE = 5
+MAX_COUNTED = 10_000
+"""A preview counts up to this many runs, and reads a bounded number of others to find them."""
 MAX_EFFECTS = 100
 """Of runs that are given by id, so many are described one by one."""
 
@@ -101,7 +103,6 @@ class BulkControl:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = RunReader(store)
-        self._counting = CountControl(store)
         self._previewer = RetryPreviewer(store)
 
     def preview(self, verb: BulkAction, filters: RunFilter) -> BulkPreview:
@@ -111,9 +112,9 @@ class BulkControl:
             return BulkPreview(verb, Estimate(0), [])
         if filters.ids:
             return self._preview_given(verb, filters)
-        rows = self._store.run_list.page(narrowed, SAMPLE_SIZE).rows
+        rows, matching, exact = self._store.run_list.select(narrowed, SAMPLE_SIZE, MAX_COUNTED)
         effects = [effect for effect in (self._effect(verb, row) for row in rows) if isinstance(effect, BulkEffect)]
-        return BulkPreview(verb, self._counting.fitting(narrowed), [*map(self._reader.info_of, rows)], effects)
+        return BulkPreview(verb, Estimate(matching, exact), [*map(self._reader.info_of, rows)], effects)
 
     def _preview_given(self, verb: BulkAction, filters: RunFilter) -> BulkPreview:
         """Preview an action on runs that are given by id."""

@@ -10,7 +10,6 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_datetime, to_micros
-from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
@@ -23,11 +22,10 @@ Interval: TypeAlias = Literal["minute", "hour"]
 
 INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
 MAX_INTERVAL_COUNT = 1500
+MAX_PERIOD_COUNT = 16
+"""How many periods keep their aggregates in memory: by lane and state, so that they are small."""
 LIVE_WINDOW_US = 10 * MINUTE_US
 """Minutes that no worker has aggregated yet are aggregated on request, this far back."""
-MAX_COUNTED = 10_000
-"""Matching runs are counted up to this number."""
-MAX_PAGES = 20
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -93,16 +91,6 @@ class CountControl:
                     found.setdefault(named, {})[state] = Estimate(runs, counted.exact)
         return found
 
-    def fitting(self, filters: RunFilter) -> Estimate:
-        """Count the runs that match a filter, up to a bound."""
-        count, after = 0, None
-        for _ in range(MAX_PAGES):
-            page = self._store.run_list.page(filters, 1000, after)
-            count, after = count + len(page.rows), page.after
-            if after is None or count >= MAX_COUNTED:
-                break
-        return Estimate(count, after is None)
-
 
 def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int, exact: bool) -> None:
     by_state = into.setdefault(name, {})
@@ -141,6 +129,8 @@ class Stats(msgspec.Struct, frozen=True):
     """How long runs were ready before a worker claimed them, without delays and dependencies. Counts the last start."""
     run: Percentiles
     """From first start to finish, including retries and waits."""
+    partial: bool = False
+    """Whether there are more: until workers have aggregated the latest minutes, at most 20,000 of their runs count."""
 
     @property
     def throughput(self) -> float:
@@ -183,6 +173,13 @@ class StatsTrend(msgspec.Struct, frozen=True):
         return None if now is None or not before else now / before
 
 
+class _Buckets(NamedTuple):
+    """Aggregates. `partial_from`: from this time on, only the runs that ended last are counted; None if all are."""
+
+    found: list[StatsBucket]
+    partial_from: int | None = None
+
+
 class _AggregatedPeriod(NamedTuple):
     """Aggregated minutes of a period, which no longer change: by lane and state, and by minute."""
 
@@ -193,13 +190,15 @@ class _AggregatedPeriod(NamedTuple):
 
 
 class StatsControl:
-    """Statistics from aggregates that workers maintain; the latest minutes are aggregated on request."""
+    """Statistics from aggregates that workers maintain; the latest minutes are aggregated on request, up to a bound."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._past = _AggregatedPeriod(0, 0, [], [])
         self._hourly: dict[tuple[object, ...], tuple[int, Any]] = {}
         """Views of periods counted in hours, with the minute in which they were read."""
+        self._periods: dict[tuple[int, ...], list[StatsBucket]] = {}
+        """Aggregates of periods as a whole. They are read once, because aggregated minutes never change."""
 
     def over_time(
         self,
@@ -223,7 +222,7 @@ class StatsControl:
         """Return the statistics of the whole period, by name."""
         size = MINUTE_US if to_micros(last, "last") <= 24 * HOUR_US else HOUR_US
         since, until = self._window(last, size)
-        return self._sums(self._buckets(since, until, size), since, until, by, name)
+        return self._sums(self._totals(since, until, size), since, until, by, name)
 
     def series(self, *, last: Duration, by: GroupBy = "all", name: str | None = None) -> StatsSeries:
         """Return the statistics of a period, also by minute up to an hour and by hour for longer ones.
@@ -237,13 +236,14 @@ class StatsControl:
 
     def _series(self, since: int, until: int, size: int, by: GroupBy, name: str | None) -> StatsSeries:
         lanes = None if by == "all" else self._lanes_of(by, name)
-        found = [bucket for _, bucket in self._named(self._buckets(since, until, size, lanes), by, name)]
+        read, partial_from = self._buckets(since, until, size, lanes)
+        found = [bucket for _, bucket in self._named(read, by, name)]
         at: dict[int, list[StatsBucket]] = {start: [] for start in range(since, until, size)}
         for bucket in found:
             at.setdefault(bucket.at // size * size, []).append(bucket)
         return StatsSeries(
-            _stats(name, since, until - since, found),
-            [_stats(name, start, size, some) for start, some in sorted(at.items())],
+            _stats(name, since, until - since, found, partial_from),
+            [_stats(name, start, size, some, partial_from) for start, some in sorted(at.items())],
         )
 
     def trends(self, *, last: Duration, by: GroupBy = "task") -> list[StatsTrend]:
@@ -268,10 +268,9 @@ class StatsControl:
 
     def _compare(self, since: int, until: int, size: int, by: GroupBy) -> list[StatsTrend]:
         middle = (since + until) // 2
-        found = self._buckets(since, until, size)
         before, now = (
-            {each.name: each for each in self._sums([it for it in found if (it.at >= middle) == late], at, end, by)}
-            for late, at, end in ((False, since, middle), (True, middle, until))
+            {each.name: each for each in self._sums(self._totals(at, end, size), at, end, by)}
+            for at, end in ((since, middle), (middle, until))
         )
         names = sorted({name for name in (*before, *now) if name is not None})
         return [
@@ -289,8 +288,8 @@ class StatsControl:
         since, until = self._window(last, MINUTE_US)
         counted = min(max(self._store.stats.aggregated_until(MINUTE_US), since), until)
         past = self._counted(since, counted)
-        live = self._store.stats.live(max(counted, until - MINUTE_US - LIVE_WINDOW_US), until)
-        whole = merge_buckets(since, [*past.whole, *live])
+        live = self._live(counted, until, MINUTE_US)
+        whole = _Buckets(merge_buckets(since, [*past.whole, *live.found]), live.partial_from)
         return RecentStats(
             self._sums(whole, since, until)[0],
             [*past.minutes, *self._spans(live, counted, until, MINUTE_US)],
@@ -304,13 +303,13 @@ class StatsControl:
         if (past.since, past.until) != (since, until):
             found = self._store.stats.read(MINUTE_US, since, until)
             self._past = past = _AggregatedPeriod(
-                since, until, merge_buckets(since, found), self._spans(found, since, until, MINUTE_US)
+                since, until, merge_buckets(since, found), self._spans(_Buckets(found), since, until, MINUTE_US)
             )
         return past
 
     def _spans(
         self,
-        found: Sequence[StatsBucket],
+        read: _Buckets,
         since: int,
         until: int,
         size: int,
@@ -320,19 +319,19 @@ class StatsControl:
         groups: dict[tuple[int, str | None], list[StatsBucket]] = {}
         if by == "all":
             groups = {(at, None): [] for at in range(since, until, size)}
-        for key, bucket in self._named(found, by, name):
+        for key, bucket in self._named(read.found, by, name):
             groups.setdefault((bucket.at // size * size, key), []).append(bucket)
         ordered = sorted(groups, key=lambda key: (key[0], key[1] or ""))
-        return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
+        return [_stats(key, at, size, groups[at, key], read.partial_from) for at, key in ordered]
 
     def _sums(
-        self, found: Sequence[StatsBucket], since: int, until: int, by: GroupBy = "all", name: str | None = None
+        self, read: _Buckets, since: int, until: int, by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
         groups: dict[str | None, list[StatsBucket]] = {None: []} if by == "all" else {}
-        for key, bucket in self._named(found, by, name):
+        for key, bucket in self._named(read.found, by, name):
             groups.setdefault(key, []).append(bucket)
         names = sorted(groups, key=lambda key: key or "")
-        return [_stats(key, since, until - since, groups[key]) for key in names]
+        return [_stats(key, since, until - since, groups[key], read.partial_from) for key in names]
 
     def _window(self, last: Duration, size: int) -> tuple[int, int]:
         """Return the start and end in whole intervals, including the current one."""
@@ -343,17 +342,44 @@ class StatsControl:
         until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 
-    def _buckets(self, since: int, until: int, size: int, lanes: Sequence[int] | None = None) -> list[StatsBucket]:
+    def _buckets(self, since: int, until: int, size: int, lanes: Sequence[int] | None = None) -> _Buckets:
         """Read the aggregates, only those of some lanes if given, and aggregate the minutes that are missing."""
+        hours_until, counted = self._aggregated(since, until, size)
+        live = self._live(counted, until, size)
+        return live._replace(found=[*self._read(since, hours_until, counted, lanes), *live.found])
+
+    def _totals(self, since: int, until: int, size: int) -> _Buckets:
+        """Return the aggregates of a period as a whole, by lane and state; more than one for the latest minutes."""
+        hours_until, counted = self._aggregated(since, until, size)
+        key = since, hours_until, counted
+        known = self._periods.get(key)
+        if known is None:
+            known = merge_buckets(since, self._read(since, hours_until, counted))
+            latest = list(self._periods.items())[1 - MAX_PERIOD_COUNT :]
+            self._periods = {**dict(latest), key: known}
+        live = self._live(counted, until, size)
+        return live._replace(found=[*known, *live.found])
+
+    def _aggregated(self, since: int, until: int, size: int) -> tuple[int, int]:
+        """Return up to which times a period is aggregated by hour, if it is counted in hours, and by minute."""
         stats = self._store.stats
         hours_until = since if size == MINUTE_US else min(max(stats.aggregated_until(HOUR_US), since), until)
-        counted = min(max(stats.aggregated_until(MINUTE_US), hours_until), until)
+        return hours_until, min(max(stats.aggregated_until(MINUTE_US), hours_until), until)
+
+    def _read(
+        self, since: int, hours_until: int, counted: int, lanes: Sequence[int] | None = None
+    ) -> list[StatsBucket]:
+        stats = self._store.stats
+        hours = stats.read(HOUR_US, since, hours_until, lanes=lanes) if hours_until > since else ()
+        return [*hours, *stats.read(MINUTE_US, hours_until, counted, lanes=lanes)]
+
+    def _live(self, counted: int, until: int, size: int) -> _Buckets:
+        """Aggregate the minutes that no worker has aggregated yet."""
         fresh = max(counted, until - size - LIVE_WINDOW_US)
-        return [
-            *(stats.read(HOUR_US, since, hours_until, lanes=lanes) if size == HOUR_US else ()),
-            *stats.read(MINUTE_US, hours_until, counted, lanes=lanes),
-            *stats.live(fresh, until),
-        ]
+        if fresh >= until:
+            return _Buckets([])
+        found, partial = self._store.stats.last_ends(fresh, until)
+        return _Buckets(found, fresh if partial else None)
 
     def _named(
         self, found: Iterable[StatsBucket], by: GroupBy, name: str | None
@@ -369,7 +395,9 @@ class StatsControl:
         return named
 
 
-def _stats(name: str | None, at: int, length: int, some: Sequence[StatsBucket]) -> Stats:
+def _stats(
+    name: str | None, at: int, length: int, some: Sequence[StatsBucket], partial_from: int | None = None
+) -> Stats:
     by_state: dict[str, int] = {}
     for bucket in some:
         by_state[bucket.state] = by_state.get(bucket.state, 0) + bucket.runs
@@ -382,6 +410,7 @@ def _stats(name: str | None, at: int, length: int, some: Sequence[StatsBucket]) 
         cancelled=by_state.get("cancelled", 0),
         wait=_times(merge_histograms(bucket.waits for bucket in some)),
         run=_times(merge_histograms(bucket.takes for bucket in some)),
+        partial=partial_from is not None and at + length > partial_from,
     )
 
 

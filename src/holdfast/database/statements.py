@@ -110,10 +110,10 @@ def parse_statements(text: str) -> list[StatementSource]:
         lines = body.strip().splitlines()
         comments = [line for line in lines if line.startswith("--")]
         sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
+        sql = _PART.sub(lambda part: parts[part[1]], sql)
         if kind == "part":
             parts[name] = sql
             continue
-        sql = _PART.sub(lambda part: parts[part[1]], sql)
         only = _ONLY.search(body)
         directives = {line.strip() for line in comments} & {"-- packed", "-- counted"}
         prose = [line for line in comments if not _ONLY.match(line) and line.strip() not in directives]

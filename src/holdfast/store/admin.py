@@ -39,6 +39,12 @@ _QUEUE_ROWS = RowReader(QueueStatus)
 _QUEUE_COUNT_ROWS = RowReader(QueueStateCount)
 
 
+MAX_OLDEST_ROWS = 1_000
+"""How many ready runs are read in total to find the oldest of each queue, unless there are very many lanes."""
+OLDEST_OF_LANE = (100, 20, 5)
+"""How many of each lane and priority: the first number that isn't too many in total."""
+
+
 class QueueStore(StoreModule):
     """Queues. The runs of a paused queue stay `ready`, but claims skip its lanes; running ones continue."""
 
@@ -64,7 +70,9 @@ class QueueStore(StoreModule):
 
     def oldest_ready(self) -> dict[str, float]:
         """Return by queue how long its oldest ready run has been ready, in seconds."""
-        rows = self._execute("stats", "read_oldest_ready")
+        ((lanes,),) = self._execute("stats", "count_lanes")
+        most = next((each for each in OLDEST_OF_LANE if each * lanes <= MAX_OLDEST_ROWS), OLDEST_OF_LANE[-1])
+        rows = self._execute("stats", "read_oldest_ready", limit=most)
         ages = {str(queue): time_left(now, since) for queue, since, now in rows}
         return {queue: max(age or 0, 0) / MICROS_PER_SECOND for queue, age in ages.items()}
 

@@ -5,11 +5,12 @@ of sources:
 
 - *Streams* yield ids in descending order: all runs; runs that ended unsuccessfully in one state; ended runs of a lane
   or a tenant; runs with a metadata value or a tag. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't
-  enough, the page is partial and says where the next one continues.
+  enough, the page is partial and says where the next one continues. A *scan* is a stream that the database filters
+  itself by the columns of its index: it returns few ids, so a page reads up to `MAX_SCANNED_RUNS` entries.
 - *Heaps* have no order and are used only while they are small: unfinished runs by state; runs that ended within a time;
   runs with an idempotency key; children; a tree; runs given by id.
 
-If only a text or the top level is asked for, no index helps: a page scans up to `MAX_SCANNED_RUNS` of the newest runs.
+Where no index helps, a page scans up to `MAX_SCANNED_RUNS` of the newest runs.
 `store/sorted_runs.py` lists runs in other orders.
 
 An id starts with the time of its creation, so times bound ids.
@@ -54,6 +55,8 @@ INDEXED_TAGS_CHARS = 200
 MAX_SCANNED_RUNS = 20_000
 SCAN_SIZES = (500, 1_500, 4_000)
 """How many runs are scanned at once: first a few, because they often suffice."""
+FIRST_INDEX_SCAN = 2_000
+"""How many entries of an index are scanned first."""
 MAX_SCAN_S = 0.5
 """A scan ends after this time, between two portions: on a slow disk, it reads fewer runs."""
 MIN_TEXT_PORTION = 250
@@ -79,6 +82,9 @@ _FIELD_HEAPS = {
 }  # fmt: skip
 """The heaps that have all runs which match a field of a filter."""
 _UNSUCCESSFUL = FINAL_STATES - {"done"}
+_UNFINISHED = ("ready", "scheduled", "running", "waiting", "blocked")
+_STORED_STATES = {"running": ("running", "waiting"), "undoing": _UNFINISHED}
+"""The stored states of runs that are shown in another one: graphs with running nodes, and runs that are undoing."""
 
 
 class RunListPage(NamedTuple):
@@ -96,11 +102,23 @@ class RunListPage(NamedTuple):
     matches: Mapping[str, tuple[str, ...]] = {}
 
 
+class RunSelection(NamedTuple):
+    """The newest runs that match a filter, and how many match: exactly, or at least so many."""
+
+    newest: list[RunRow]
+    matching: int
+    exact: bool
+
+
 class CandidateSource(NamedTuple):
-    """A statement that yields candidates, and its values in addition to the filter."""
+    """A statement that yields candidates, and its values in addition to the filter.
+
+    `scans`: it is a scan, which returns one row: the number of entries that it read, the lowest id, and a list of ids.
+    """
 
     statement: str
     values: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    scans: bool = False
 
 
 class CandidateSources(NamedTuple):
@@ -112,6 +130,15 @@ class CandidateSources(NamedTuple):
 
 
 ALL_RUNS = CandidateSources([CandidateSource("newest_runs")])
+
+
+class ScanPortion(NamedTuple):
+    """Candidates from a part of a scan, and where the scan continues; None if it has read all runs."""
+
+    ids: Sequence[str]
+    scanned: int
+    hidden: int
+    end: str | None
 
 
 class IdBounds(NamedTuple):
@@ -135,7 +162,7 @@ class RunList(StoreModule):
         if bounds.below <= bounds.above or (lanes is not None and not lanes):
             return RunListPage([], None, False)
         sources, heaped = self.choose(filters, lanes)
-        if sources is ALL_RUNS and (filters.search is not None or filters.top_level):
+        if sources is ALL_RUNS:
             return self._scan(filters, lanes, bounds, size)
         candidates: list[str] = []
         rows: list[RunRow] = []
@@ -153,31 +180,79 @@ class RunList(StoreModule):
             return RunListPage(rows[:size], rows[size - 1].id, False, *more)
         return RunListPage(rows, end, end is not None, *more)
 
+    def select(self, filters: RunFilter, size: int, most: int) -> RunSelection:
+        """Return the newest runs that match, and count up to `most` of those that match; reads a bounded number."""
+        check = self.text_check(filters)
+        if check.is_needed:  # What matches is decided by the displayed values.
+            page = self.page(filters, MAX_CHECKED_RUNS)
+            return RunSelection(page.rows[:size], len(page.rows), page.after is None)
+        bounds, lanes = bounds_of(filters, None), self.lanes_of(filters)
+        if bounds.below <= bounds.above or (lanes is not None and not lanes):
+            return RunSelection([], 0, True)
+        sources, heaped = self.choose(filters, lanes)
+        candidates: list[str] = []
+        end: str | None = None
+        if sources is ALL_RUNS:
+            for portion in self._scan_portions(filters, lanes, bounds):
+                candidates, end = [*candidates, *portion.ids], portion.end
+        else:
+            stream_size = max(_stream_sizes(filters, sources, most))
+            candidates, end = self._candidates(filters, sources, heaped, bounds, stream_size)
+        if sources.all_match and not heaped:
+            newest, _ = self.filter(filters, lanes, candidates[:size], size, check)
+            return RunSelection(newest, min(len(candidates), most), end is None and len(candidates) <= most)
+        checked = candidates[:MAX_STREAM_CANDIDATES]
+        newest, _ = self.filter(filters, lanes, checked, size, check)
+        count = self._count(filters, lanes, checked)
+        return RunSelection(newest, count, end is None and len(checked) == len(candidates))
+
+    def _count(self, filters: RunFilter, lanes: Sequence[int] | None, candidates: Sequence[str]) -> int:
+        """Count the candidates that match. Runs whose tags or error the database can't parse don't."""
+        values, count = self._values(filters, lanes), 0
+        for portion in portions(candidates):
+            try:
+                count += self._execute("read", "count_matching_runs", rows=id_rows(portion), **values)[0][0]
+            except DataFault:
+                count += len(self._filter_portion(portion, len(portion), values))
+        return count
+
     def _scan(self, filters: RunFilter, lanes: Sequence[int] | None, bounds: IdBounds, size: int) -> RunListPage:
         """Return a page from a bounded scan of the newest runs."""
         check = self.text_check(filters)
-        values = {"behind": str(bounds.above)} | {
-            name: value for name, value in filter_values(filters).items() if name in ("search", "named", "top_level")
-        }
         rows: list[RunRow] = []
-        scanned = hidden = number = 0
-        end: str | None = str(bounds.below)
-        started = time.monotonic()
-        while scanned < MAX_SCANNED_RUNS and (not scanned or time.monotonic() - started < MAX_SCAN_S):
-            portion = min(SCAN_SIZES[min(number, len(SCAN_SIZES) - 1)], MAX_SCANNED_RUNS - scanned)
-            ((count, unsearched, lowest, ids),) = self._execute(
-                "read", "scan_runs", limit=portion, before=end, **values
-            )
-            scanned, hidden, number = scanned + count, hidden + unsearched, number + 1
-            found = sorted(msgspec.json.decode(ids or "[]"), reverse=True)
-            more, stopped = self.filter(filters, lanes, found, size + 1 - len(rows), check)
+        scanned = hidden = 0
+        end: str | None = None
+        for portion in self._scan_portions(filters, lanes, bounds):
+            scanned, hidden = scanned + portion.scanned, hidden + portion.hidden
+            more, stopped = self.filter(filters, lanes, portion.ids, size + 1 - len(rows), check)
             rows += more
             if len(rows) > size:
                 return RunListPage(rows[:size], rows[size - 1].id, False, scanned, hidden, check.matches)
-            end = stopped or (lowest if count == portion else None)
-            if end is None or stopped:
+            end = stopped or portion.end
+            if stopped:
                 break
         return RunListPage(rows, end, end is not None, scanned, hidden, check.matches)
+
+    def _scan_portions(
+        self, filters: RunFilter, lanes: Sequence[int] | None, bounds: IdBounds
+    ) -> Iterator[ScanPortion]:
+        """Scan the newest runs, until enough of them were read or may match."""
+        values = scan_values(filters, lanes) | {"behind": str(bounds.above)}
+        scanned = found = number = 0
+        end: str | None = str(bounds.below)
+        started = time.monotonic()
+        while (
+            end is not None
+            and scanned < MAX_SCANNED_RUNS
+            and found < MAX_STREAM_CANDIDATES
+            and (not scanned or time.monotonic() - started < MAX_SCAN_S)
+        ):
+            limit = min(SCAN_SIZES[min(number, len(SCAN_SIZES) - 1)], MAX_SCANNED_RUNS - scanned)
+            ((count, hidden, lowest, ids),) = self._execute("read", "scan_runs", limit=limit, before=end, **values)
+            matching = sorted(msgspec.json.decode(ids or "[]"), reverse=True)
+            end = lowest if count == limit else None
+            scanned, found, number = scanned + count, found + len(matching), number + 1
+            yield ScanPortion(matching, count, hidden, end)
 
     def text_check(self, filters: RunFilter) -> TextCheck:
         """Return the check of the rows of one page."""
@@ -241,7 +316,7 @@ class RunList(StoreModule):
     def _read_heaps(self, sources: CandidateSources, values: dict[str, Any]) -> set[str] | None:
         """Return all runs of the heaps, None if they aren't small."""
         found: set[str] = set()
-        for statement, own in sources.heaps:
+        for statement, own, _ in sources.heaps:
             rows = self._execute("read", statement, limit=MAX_HEAP_RUNS + 1, **(values | own))
             if len(rows) > MAX_HEAP_RUNS:
                 return None
@@ -257,7 +332,14 @@ class RunList(StoreModule):
         found: list[str] = []
         bottom: UUID | None = None
         between = {"before": str(bounds.below), "behind": str(bounds.above), "tenant": tenant}
-        for statement, own in sources.streams:
+        for statement, own, scans in sources.streams:
+            if scans:
+                ((count, lowest, ids),) = self._execute("read", statement, limit=size, **(between | own))
+                found += msgspec.json.decode(ids or "[]")
+                if count == size:
+                    below = UUID(int=UUID(lowest).int - 1)
+                    bottom = below if bottom is None else max(bottom, below)
+                continue
             rows = self._execute("read", statement, limit=size + 1, **(between | own))
             if len(rows) > size:
                 last = UUID(str(rows.pop()[0]))
@@ -274,9 +356,7 @@ class RunList(StoreModule):
         check: TextCheck,
     ) -> tuple[list[RunRow], str | None]:
         """Return the first of the candidates that match, and where to continue if very many didn't contain the text."""
-        values = filter_values(filters)
-        if filters.scope.limits_lanes:
-            values["lanes"] = json_rows(map(str, lanes or ()))
+        values = self._values(filters, lanes)
         found: list[RunRow] = []
         for portion in portions(candidates):
             while portion:
@@ -292,6 +372,10 @@ class RunList(StoreModule):
                     return found, rows[-1].id
                 portion = portion[portion.index(rows[-1].id) + 1 :]
         return found, None
+
+    def _values(self, filters: RunFilter, lanes: Sequence[int] | None) -> dict[str, Any]:
+        """Return the values of the filter; its lanes only if a scope limits them, which names no task or queue."""
+        return filter_values(filters) | {"lanes": _lane_rows(lanes) if filters.scope.limits_lanes else None}
 
     def _filter_portion(self, portion: Sequence[str], wanted: int, values: dict[str, Any]) -> list[RunRow]:
         """Return those of a portion that match. A run whose tags or error the database can't parse is skipped."""
@@ -326,8 +410,10 @@ def source_choices(
     rest = filters.given() - {"id_prefix"}
     if "done" not in states:
         ended = sorted(_UNSUCCESSFUL.intersection(states))
-        streams = [CandidateSource("newest_unsuccessful", {"state": state}) for state in ended]
-        yield CandidateSources(streams, unfinished, rest == {"states"})
+        own = {"lanes": _lane_rows(lanes), "tenant": filters.tenant}
+        streams = [CandidateSource("scan_unsuccessful", {"state": state, **own}, scans=True) for state in ended]
+        indexed = {"states", "task", "queue", "tenant", "scope"}
+        yield CandidateSources(streams, unfinished, "states" in rest and rest <= indexed)
     if tag_lists is not None:
         yield CandidateSources(with_tag)
     if filters.tenant is not None:
@@ -402,6 +488,23 @@ def filter_values(filters: RunFilter) -> dict[str, Any]:
     }
 
 
+def scan_values(filters: RunFilter, lanes: Sequence[int] | None) -> dict[str, Any]:
+    """Return what a scan can tell of the filter by the stored columns of a run."""
+    values = filter_values(filters)
+    shown = filters.states or ()
+    stored = sorted({state for each in shown for state in _STORED_STATES.get(each, (each,))})
+    columns = ("tenant", "error", "top_level", "finished_from", "finished_to", "search", "named")
+    return {name: values[name] for name in columns} | {
+        "lanes": _lane_rows(lanes),
+        "stored_states": msgspec.json.encode(stored).decode() if shown else None,
+        "tag_text": None if filters.tag is None else like_pattern(msgspec.json.encode(filters.tag).decode()[1:-1]),
+    }
+
+
+def _lane_rows(lanes: Sequence[int] | None) -> str | None:
+    return None if lanes is None else json_rows(map(str, lanes))
+
+
 def portions(candidates: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield the candidates in growing portions."""
     at = number = 0
@@ -413,9 +516,12 @@ def portions(candidates: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _stream_sizes(filters: RunFilter, sources: CandidateSources, size: int) -> Sequence[int]:
     """Return how many candidates of each stream are read: first a few, then the maximum."""
-    if sources.all_match:
+    scans = any(source.scans for source in sources.streams)
+    if sources.all_match and not (scans and filters.given() != {"states"}):
         # In a few sizes only, because each is a prepared statement of its own.
         return [next((few for few in (16, 128, 1024) if size + 1 <= few), size + 1)]
+    if sources.all_match:
+        return [max(total // len(sources.streams), 1) for total in (FIRST_INDEX_SCAN, MAX_SCANNED_RUNS)]
     most = MAX_STREAM_CANDIDATES
     if filters.error is not None or (filters.search is not None and "done" not in states_of(filters)):
         most = min(most, MAX_STREAM_CANDIDATES_WITH_ERRORS)

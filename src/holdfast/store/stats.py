@@ -24,6 +24,8 @@ MAX_CATCH_UP_US = HOUR_US
 """How far back minutes are aggregated that were missed."""
 MAX_MINUTES_PER_PASS = 5
 """After a pause there may be very many runs to catch up with."""
+MAX_LAST_ENDS = 20_000
+"""How many ends of the latest minutes are aggregated for one view: those of some seconds under the highest load."""
 LOST_WORKERS_SPAN = 0
 """The span of rows that don't count runs of a time, but name lost workers."""
 RETENTION_US = {MINUTE_US: 72 * HOUR_US, HOUR_US: 90 * 24 * HOUR_US, LOST_WORKERS_SPAN: 7 * 24 * HOUR_US}
@@ -88,22 +90,13 @@ class StatsStore(StoreModule):
 
     def live(self, since: int, until: int, purpose: str = "read") -> list[StatsBucket]:
         """Aggregate minutes now, from the runs themselves."""
-        found: dict[tuple[int, int, str], tuple[list[int], Histogram, Histogram]] = {}
-        rows = self._execute(purpose, "aggregate_ended", span=MINUTE_US, since=since, until=until)
-        for at, lane, state, waited, took, runs in rows:
-            if not (isinstance(at, int) and isinstance(lane, int)):
-                continue  # of a corrupt row
-            key = (at, lane, state)
-            counted = found.get(key)
-            if counted is None:
-                counted = found[key] = ([], {}, {})
-            counts, waits, takes = counted
-            counts.append(runs)
-            if waited is not None:
-                waits[waited] = waits.get(waited, 0) + runs
-            if took is not None:
-                takes[took] = takes.get(took, 0) + runs
-        return [StatsBucket(*key, sum(counts), waits, takes) for key, (counts, waits, takes) in found.items()]
+        return _minutes(self._execute(purpose, "aggregate_ended", span=MINUTE_US, since=since, until=until))
+
+    def last_ends(self, since: int, until: int) -> tuple[list[StatsBucket], bool]:
+        """Aggregate minutes now, from the runs that ended last; return whether there were more than are read."""
+        values = {"span": MINUTE_US, "since": since, "until": until}
+        found = _minutes(self._execute("read", "aggregate_last_ended", limit=MAX_LAST_ENDS, **values))
+        return found, sum(bucket.runs for bucket in found) >= MAX_LAST_ENDS
 
     def read(
         self, span: int, since: int, until: int, purpose: str = "read", lanes: Iterable[int] | None = None
@@ -126,6 +119,25 @@ class StatsStore(StoreModule):
         ]  # fmt: skip
         for chunk in in_chunks(rows):
             self._execute("housekeeping", "add_stats", rows=json_rows(chunk))
+
+
+def _minutes(rows: Iterable[Row]) -> list[StatsBucket]:
+    """Return the buckets of minutes from counts by bucket of wait and duration."""
+    found: dict[tuple[int, int, str], tuple[list[int], Histogram, Histogram]] = {}
+    for at, lane, state, waited, took, runs in rows:
+        if not (isinstance(at, int) and isinstance(lane, int)):
+            continue  # of a corrupt row
+        key = (at, lane, state)
+        counted = found.get(key)
+        if counted is None:
+            counted = found[key] = ([], {}, {})
+        counts, waits, takes = counted
+        counts.append(runs)
+        if waited is not None:
+            waits[waited] = waits.get(waited, 0) + runs
+        if took is not None:
+            takes[took] = takes.get(took, 0) + runs
+    return [StatsBucket(*key, sum(counts), waits, takes) for key, (counts, waits, takes) in found.items()]
 
 
 def _empty_bucket(at: int) -> StatsBucket:
@@ -154,7 +166,7 @@ def _encode(histogram: Histogram) -> str:
 def _bucket(row: Row) -> StatsBucket | None:
     """Decode a row: a corrupt histogram counts as empty; a row with a corrupt number counts as none."""
     at, lane, state, runs, waits, takes = row
-    if not all(isinstance(number, int) for number in (at, lane, runs)):
+    if not (isinstance(at, int) and isinstance(lane, int) and isinstance(runs, int)):
         return None
     return StatsBucket(at, lane, str(state), runs, _histogram(waits), _histogram(takes))
 

@@ -40,11 +40,15 @@ from (
 join {schema}lanes l on l.id = s.lane
 group by l.queue, s.state
 
+-- name: count_lanes
+-- Count the lanes.
+select count(*) from {schema}lanes
+
 -- name: read_oldest_ready
 -- Read by queue since when its oldest ready run has been ready, and the time.
 --
--- It reads the first hundred ready runs of each priority of a lane, by the ready index, so that a backlog costs little:
--- in a fair queue, and among nodes of graphs, the first ones aren't always the oldest.
+-- It reads the first ready runs of each priority of a lane, by the ready index, so that a backlog costs little: several,
+-- because in a fair queue, and among nodes of graphs, the first one isn't always the oldest.
 with recursive levels as (
     select l.id as lane, (
         select r.priority from {schema}runs r where r.lane = l.id and r.state = 'ready' and r.held is null
@@ -61,7 +65,7 @@ select l.queue, min((
     select min(coalesce(first.ready_at, first.created_at)) from (
         select r.ready_at, r.created_at from {schema}runs r
         where r.lane = levels.lane and r.state = 'ready' and r.held is null and r.priority = levels.priority
-        order by r.turn, r.seq limit 100
+        order by r.turn, r.seq limit {limit}
     ) first
 )), {now}
 from levels join {schema}lanes l on l.id = levels.lane

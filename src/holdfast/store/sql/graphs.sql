@@ -368,10 +368,13 @@ order by n.seq limit cast(:size as bigint)
 -- name: list_gates
 -- List the gates of a graph and of nested graphs, or of the graphs that a durable function spawned, with their last
 -- retry, the end of their last dependency, and the history entry of their last decision.
+--
+-- SQLite keeps the order of a cross join, and doesn't build an index for an expression: no statistics make it read all
+-- runs.
 with recursive graphs (id) as (
     select r.id from {schema}runs r where r.id = cast(:graph as {uuid})
     union all
-    select n.id from graphs join {schema}runs n on n.parent = graphs.id and n.kind = 'graph'
+    select n.id from graphs cross join {schema}runs n where n.parent = graphs.id and coalesce(n.kind, '') = 'graph'
 )
 select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
     (select max(h.at) from {schema}history h where h.run = g.id and h.kind = 'retried'),
@@ -380,11 +383,12 @@ select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
         where n.parent = g.parent and n.node is not null
     ) end,
     d.kind, d.at, d.data
-from graphs join {schema}runs g on g.parent = graphs.id and g.node is not null and g.kind = 'gate'
+from graphs cross join {schema}runs g
 left join {schema}history d on d.run = g.id and d.n = (
     select max(h.n) from {schema}history h
     where h.run = g.id and h.kind in ('completed', 'failed', 'concluded_early', 'timed_out')
 )
+where g.parent = graphs.id and g.node is not null and coalesce(g.kind, '') = 'gate'
 order by g.seq
 
 -- name: is_function

@@ -10,10 +10,8 @@ where id < cast(:before as {uuid}) and id > cast(:behind as {uuid}) order by id 
     or t.options is not null and lower(t.options) like lower(cast(:search as text)) escape '!'
     or t.error is not null and lower(t.error) like lower(cast(:search as text)) escape '!')
 
--- name: filter_runs
--- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
-select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
-where r.id {among(:rows, id uuid)}
+-- part: matching_runs
+r.id {among(:rows, id uuid)}
 and (cast(:states as text) is null or r.state in (select each.value from {each_text(:states)}))
 and (cast(:task as text) is null or r.task = :task)
 and (cast(:queue as text) is null or r.queue = :queue)
@@ -38,17 +36,38 @@ and (cast(:lanes as text) is null or (select d.lane from {schema}runs d where d.
     select cast(each.value as bigint) from {each_text(:lanes)}))
 and (cast(:top_level as int) is null or r.parent is null)
 and (cast(:search as text) is null or (select 1 from {schema}runs t where t.id = r.id and {part(contains)}) = 1)
+
+-- name: filter_runs
+-- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
+select {listed_run(r)}, {listed_args(r)} from {schema}shown_runs r
+where {part(matching_runs)}
 order by r.id desc limit cast(:size as bigint)
 
+-- name: count_matching_runs
+-- Count those of these runs that match a filter.
+select count(*) from {schema}shown_runs r
+where {part(matching_runs)}
+
+-- part: may_match
+(cast(:tenant as text) is null or t.tenant = :tenant)
+and (cast(:lanes as text) is null or t.lane in (select cast(each.value as bigint) from {each_text(:lanes)}))
+and (cast(:stored_states as text) is null or t.state in (select each.value from {each_text(:stored_states)}))
+and (cast(:tag_text as text) is null or t.tags is not null and (t.tags like cast(:tag_text as text) escape '!' or t.tags like '%\%' escape '!'))
+and (cast(:error as text) is null or t.error is not null)
+and (cast(:top_level as int) is null or t.parent is null)
+and (cast(:finished_from as bigint) is null or t.finished_at >= cast(:finished_from as bigint))
+and (cast(:finished_to as bigint) is null or t.finished_at < cast(:finished_to as bigint))
+
 -- name: scan_runs
--- Scan the newest runs between two ids: how many there are, how many have arguments that can't be searched, the lowest
--- id, and the ids of those that match, as a JSON array.
+-- Scan the newest runs between two ids: how many there are, how many that may match have arguments that can't be
+-- searched, the lowest id, and the ids of those that may match a filter, as a JSON array.
 --
--- The limit is inside, so that the number of rows that are read is bounded, however few match.
+-- The limit is inside, so that the number of rows that are read is bounded, however few match. Stored states and tags
+-- aren't those that are shown, so the runs are filtered afterwards.
 select count(*), coalesce(sum(s.hidden), 0), min(cast(s.id as text)), {id_list(s.id, s.matches = 1)} from (
-    select t.id, case when octet_length(t.args) > 8192 or substr(t.args, 1, 1) = '~' then 1 else 0 end as hidden,
-        case when (cast(:top_level as int) is null or t.parent is null)
-            and (cast(:search as text) is null or {part(contains)}) then 1 else 0 end as matches
+    select t.id,
+        case when (octet_length(t.args) > 8192 or substr(t.args, 1, 1) = '~') and {part(may_match)} then 1 else 0 end as hidden,
+        case when (cast(:search as text) is null or {part(contains)}) and {part(may_match)} then 1 else 0 end as matches
     from {schema}runs t
     where t.id < cast(:before as {uuid}) and t.id > cast(:behind as {uuid}) order by t.id desc limit {limit}
 ) s
@@ -58,14 +77,19 @@ select count(*), coalesce(sum(s.hidden), 0), min(cast(s.id as text)), {id_list(s
 select count(*) from {schema}runs r
 where r.id {among(:rows, id uuid)} and (octet_length(r.args) > 8192 or substr(r.args, 1, 1) = '~')
 
--- name: newest_unsuccessful
--- Read the newest runs that ended in one unsuccessful state.
+-- name: scan_unsuccessful
+-- Scan the newest runs that ended in one unsuccessful state: how many there are, the lowest id, and the ids of those of
+-- these lanes and this tenant, as a JSON array. The index has all that it reads.
 --
 -- Rows are compared as a whole, here and below, so that no planner can use the primary key instead of the index.
-select id from {schema}runs
-where coalesce(finished_at, 0) > 0 and state <> 'done'
-and (state, id) < (cast(:state as text), cast(:before as {uuid})) and (state, id) > (cast(:state as text), cast(:behind as {uuid}))
-order by state desc, id desc limit {limit}
+select count(*), min(cast(s.id as text)), {id_list(s.id, s.matches = 1)} from (
+    select t.id, case when (cast(:tenant as text) is null or t.tenant = :tenant)
+        and (cast(:lanes as text) is null or t.lane in (select cast(each.value as bigint) from {each_text(:lanes)})) then 1 else 0 end as matches
+    from {schema}runs t
+    where coalesce(t.finished_at, 0) > 0 and t.state <> 'done'
+    and (t.state, t.id) < (cast(:state as text), cast(:before as {uuid})) and (t.state, t.id) > (cast(:state as text), cast(:behind as {uuid}))
+    order by t.state desc, t.id desc limit {limit}
+) s
 
 -- name: newest_of_lane
 -- Read the newest ended runs of a lane.

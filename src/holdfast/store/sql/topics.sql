@@ -114,9 +114,11 @@ group by topic order by topic
 
 -- name: list_listeners
 -- List functions that wait for messages of topics, those that have waited longest first.
+--
+-- SQLite keeps the order of a cross join: no statistics make it begin with the runs.
 select l.run, a.task, l.inbox, l.tenant, l.since from {schema}listeners l
-join {schema}runs r on r.id = l.run join {schema}lanes a on a.id = r.lane
-where (cast(:tenant as text) is null or l.tenant = :tenant) and (cast(:topic as text) is null or l.topic = :topic)
+cross join {schema}runs r join {schema}lanes a on a.id = r.lane
+where r.id = l.run and (cast(:tenant as text) is null or l.tenant = :tenant) and (cast(:topic as text) is null or l.topic = :topic)
 and r.finished_at is null and r.ending is null
 order by l.since, l.run limit cast(:size as bigint)
 
