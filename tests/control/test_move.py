@@ -412,3 +412,107 @@ def test_only_one_process_moves_a_database(tmp_path):
     with pytest.raises(MoveRefused, match="another process"):
         Move(source, target, progress=progress).run()
     assert others[0].state == "moved"
+
+
+class Frozen(Exception):
+    """The process of a move stands still here; the test continues it later."""
+
+
+def move_until(urls, monkeypatch, step):
+    """Return a move that has stopped before this step."""
+    move = Move(*urls)
+    with monkeypatch.context() as patch:
+
+        def freeze(*_):
+            raise Frozen
+
+        patch.setattr(move, step, freeze)
+        with pytest.raises(Frozen):
+            move.run()
+    return move
+
+
+@both_ways
+def test_a_frozen_move_that_continues_after_it_was_aborted_changes_nothing(urls, monkeypatch):
+    fill(urls[0])
+    frozen = move_until(urls, monkeypatch, "_go_live")
+    record = frozen._target.read_record()
+    other = Move(*urls)
+    other.abort()
+    with pytest.raises(MoveRefused, match="aborted"):
+        frozen._go_live(record)
+    frozen.close()
+    assert other._source.read_record() is None
+    assert other._target.read_record() is None
+    assert other.run().state == "moved"
+    other.close()
+    compare(rows_of(urls[0]), rows_of(urls[1]))
+
+
+@both_ways
+def test_a_frozen_move_does_not_finish_the_next_one_of_its_source(urls, monkeypatch, tmp_path):
+    fill(urls[0])
+    frozen = move_until(urls, monkeypatch, "_go_live")
+    record = frozen._target.read_record()
+    aborting = Move(*urls)
+    aborting.abort()
+    elsewhere = move_until((urls[0], f"sqlite:///{tmp_path}/third.db"), monkeypatch, "_verify")
+    with pytest.raises(MoveRefused, match="aborted"):
+        frozen._go_live(record)
+    assert not elsewhere._source.read_record().is_moved
+    for each in (frozen, aborting, elsewhere):
+        each.close()
+
+
+@both_ways
+def test_an_abort_does_not_empty_a_target_that_went_live_meanwhile(urls, monkeypatch):
+    before = fill(urls[0])
+    move = move_until(urls, monkeypatch, "_go_live")
+    record = move._target.read_record()
+    late = Move(*urls)
+    real = late._source.begin_abort
+
+    def finish_first(id):
+        move._go_live(record)
+        real(id)
+
+    monkeypatch.setattr(late._source, "begin_abort", finish_first)
+    with pytest.raises(MoveRefused, match="finished"):
+        late.abort()
+    late.close()
+    move.close()
+    compare(before, rows_of(urls[1]))
+
+
+@both_ways
+def test_an_abort_that_was_killed_is_continued_and_no_move_goes_on_meanwhile(urls, monkeypatch):
+    before = fill(urls[0])
+    move = move_until(urls, monkeypatch, "_go_live")
+    record = move._target.read_record()
+    killed = Move(*urls)
+    monkeypatch.setattr(killed._target, "clear", lambda _key: (_ for _ in ()).throw(Frozen))
+    with pytest.raises(Frozen):
+        killed.abort()
+    with pytest.raises(MoveRefused, match="aborted"):
+        move._go_live(record)
+    with pytest.raises(MoveRefused, match="--abort"):
+        move.run()
+    move.abort()
+    for each in (move, killed):
+        each.close()
+    compare(before, rows_of(urls[0]))
+
+
+@both_ways
+def test_a_restored_source_of_a_finished_move_is_neither_moved_again_nor_aborted(urls):
+    before = fill(urls[0])
+    move = Move(*urls)
+    move.run()
+    move._source.end_fence(move._source.read_record().id)  # as in a backup from before the move
+    with pytest.raises(MoveRefused, match="already has"):
+        move.run()
+    with pytest.raises(MoveRefused, match="finished"):
+        move.abort()
+    assert move._source.read_record() is None
+    move.close()
+    compare(before, rows_of(urls[1]))

@@ -71,6 +71,8 @@ class MoveRecord(msgspec.Struct, omit_defaults=True):
     other_identity: str
     is_moved: bool = False
     """Whether the target is the one that counts."""
+    is_aborted: bool = False
+    """Whether the move can't finish any more. The source's record says so while `abort` is under way."""
     tables: dict[str, TableState] = msgspec.field(default_factory=dict)
 
 
@@ -163,13 +165,23 @@ class Move:
         if source is not None and source.is_moved:
             raise MoveRefused(f"the move to {source.other} is finished: it can't be aborted")
         target = self._target.read_record() if self._target.has_tables() else None
-        is_ours = target is not None and target.other_identity == self._source.identity()
-        if source is None and not is_ours:
+        if source is not None and not self._leads_here(source):
+            source = None
+        if target is not None and target.other_identity != self._source.identity():
+            target = None
+        if source is None and target is None:
             raise MoveRefused(f"no move from {self._source.url} to {self._target.url} is under way")
-        if target is not None and is_ours:
+        if source is not None:
+            self._source.begin_abort(source.id)  # from here on, no process can finish the move
+        if target is not None:
             self._target.clear(target.id)
         if source is not None:
-            self._source.end_fence()
+            self._source.end_fence(source.id)
+
+    def _leads_here(self, source: MoveRecord) -> bool:
+        """Return whether a move of the source has this target, which may have been dropped or created again since."""
+        is_known = self._target.has_tables() and source.other_identity == self._target.identity()
+        return is_known or source.other == self._target.url
 
     # Beginning
 
@@ -208,6 +220,13 @@ class Move:
             raise MoveRefused(f"{self._target.url} takes part in another move, with {target.other}: use another target")
         if source is not None and target is not None and source.id != target.id:
             raise MoveRefused(f"{self._target.url} has data of an aborted move: empty it with `--abort` first")
+        if source is not None and source.is_aborted:
+            raise MoveRefused(f"the move to {source.other} was aborted, but not completely: repeat it with `--abort`")
+        if source is None and target is not None and target.is_moved:
+            raise MoveRefused(
+                f"{self._target.url} already has the data of {self._source.url}, which doesn't know of that move: was"
+                " it restored from a backup? Use another target"
+            )
         if source is not None and source.is_moved and target is None:
             raise MoveRefused(f"{self._source.url} was moved to {source.other}, which has other data now")
 
@@ -263,10 +282,8 @@ class Move:
 
     def _go_live(self, record: MoveRecord) -> None:
         """Mark the source as moved, which can't be undone, and then open the target."""
-        source = self._source.read_record()
-        if source is not None and not source.is_moved:
-            self._source.mark_moved()
-        self._target.go_live(record)
+        self._source.mark_moved(record.id)
+        self._target.go_live(record.id)
 
     def _report(self, state: Literal["planned", "moved", "already moved"]) -> MoveReport:
         return MoveReport(
@@ -396,19 +413,24 @@ class _Side:
 
         self._transaction(work)
 
-    def mark_moved(self) -> None:
+    def mark_moved(self, id: str) -> None:
+        """Mark the source as moved. Raise MoveRefused if the move was aborted, maybe while this process was frozen."""
+
         def work(connection: DatabaseConnection) -> None:
-            record = self._lock_record(connection)
-            assert record is not None
+            record = self._lock_own_record(connection, id)
             record.is_moved = True
             self._write_record(connection, record)
 
-        self._transaction(work)
+        if not self._is_moved(id):
+            self._transaction(work)
 
-    def go_live(self, record: MoveRecord) -> None:
+    def go_live(self, id: str) -> None:
         """Let the database number rows behind the copied ones, and accept writes."""
 
         def work(connection: DatabaseConnection) -> None:
+            record = self._lock_own_record(connection, id)
+            if record.is_moved:
+                return  # another process was faster
             for table in COPIED:
                 if table.counter is not None:
                     copy = TableCopy.of(table, self.database, connection)
@@ -417,24 +439,40 @@ class _Side:
             record.is_moved = True
             self._write_record(connection, record)
 
-        stored = self.read_record()
-        if stored is None or not stored.is_moved:
+        if not self._is_moved(id):
             self._transaction(work)
 
-    def end_fence(self) -> None:
-        """Accept writes again, and forget the move."""
+    def _is_moved(self, id: str) -> bool:
+        record = self.read_record()
+        return record is not None and record.id == id and record.is_moved
+
+    def begin_abort(self, id: str) -> None:
+        """Let the move never finish, unless it has."""
 
         def work(connection: DatabaseConnection) -> None:
-            lift_fence(self.database, connection)
-            self._delete_record(connection)
+            record = self._lock_own_record(connection, id, is_abort=True)
+            record.is_aborted = True
+            self._write_record(connection, record)
 
         self._transaction(work)
 
-    def clear(self, key: str) -> None:
+    def end_fence(self, id: str) -> None:
+        """Accept writes again, and forget the move, unless another process did."""
+
+        def work(connection: DatabaseConnection) -> None:
+            record = self._lock_record(connection)
+            if record is not None and record.id == id:
+                lift_fence(self.database, connection)
+                self._delete_record(connection)
+
+        self._transaction(work)
+
+    def clear(self, id: str) -> None:
         """Delete all rows that were copied here, and end the fence."""
 
         def work(connection: DatabaseConnection) -> None:
-            with open_fence(self.database, connection, key):
+            self._lock_own_record(connection, id, is_abort=True)
+            with open_fence(self.database, connection, id):
                 for table in COPIED:
                     TableCopy.of(table, self.database, connection).clear(connection)
             lift_fence(self.database, connection)
@@ -445,6 +483,15 @@ class _Side:
     def _lock_record(self, connection: DatabaseConnection) -> MoveRecord | None:
         text = "select value from {schema}meta where name = '" + RECORD + "' {lock}"
         return _decode(connection.execute(_statement(self.database, text), {}))
+
+    def _lock_own_record(self, connection: DatabaseConnection, id: str, *, is_abort: bool = False) -> MoveRecord:
+        """Lock the record of this move. Raise MoveRefused if another process has ended it meanwhile."""
+        record = self._lock_record(connection)
+        if record is None or record.id != id or (record.is_aborted and not is_abort):
+            raise MoveRefused(f"the move was aborted by another process meanwhile, as {self.url} says")
+        if record.is_moved and is_abort:
+            raise MoveRefused(f"the move is finished, as {self.url} says: it can't be aborted")
+        return record
 
     def _write_record(self, connection: DatabaseConnection, record: MoveRecord) -> None:
         text = (
