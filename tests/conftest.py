@@ -110,9 +110,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip slow tests with a reason, so that the summary counts them."""
     if config.getoption("--slow"):
         return
+    repeated = _repeated_variants(items)
     for item in items:
-        if item.get_closest_marker("slow"):
+        if item in repeated:
+            item.add_marker(pytest.mark.skip(reason="slow: this variant runs on the other database, here with --slow"))
+        elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+
+
+def _repeated_variants(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests marked `variants` whose variant runs on the other database.
+
+    Their parameters other than the database are variants of author code or of a fault, which the store doesn't see. The
+    first one runs on both databases, the others on one each, in turn.
+    """
+    repeated, seen = set(), dict[str, list[str]]()
+    for item in items:
+        if item.get_closest_marker("variants") is None or not isinstance(item, pytest.Function):
+            continue
+        parameters = dict(item.callspec.params)
+        database = parameters.pop("database_url", None)
+        variants = seen.setdefault(item.nodeid.partition("[")[0], [])
+        if (variant := repr(parameters)) not in variants:
+            variants.append(variant)
+        number = variants.index(variant)
+        if number and database is not None and database != ("sqlite", "postgres")[number % 2]:
+            repeated.add(item)
+    return repeated
 
 
 @pytest.fixture(scope="session")

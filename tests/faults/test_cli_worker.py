@@ -109,6 +109,7 @@ def test_an_invalid_pyproject_is_reported_in_one_line(tmp_path, text):
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     "how", ["option", "option before the verb", "environment", "pyproject", "attribute of a class"]
 )

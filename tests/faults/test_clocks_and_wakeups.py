@@ -37,6 +37,7 @@ def test_workers_whose_clocks_are_off_keep_leases_and_delays(app, database_url, 
     assert 3 <= (started - created).total_seconds() < 60
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     "wrong",
     [{"clock_off": 3600}, {"clock_off": -3600}, {"clock_jumps": 3600}],

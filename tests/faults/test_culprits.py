@@ -59,6 +59,7 @@ def innocent_and_uncharged(runs):
 # Blocked event loops
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["block", "block_in_step"])
 def test_runs_beside_one_that_blocks_the_loop_finish_elsewhere_and_only_it_is_charged(app, start, ledger, task):
     innocents = app.remote("innocent_step").enqueue_many([(n,) for n in range(10)])
@@ -91,6 +92,7 @@ def test_a_blocker_with_a_timeout_is_retried_by_its_own_policy(app, start, ledge
     assert stuck.alive
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["block_in_task", "block_in_callback"])
 def test_code_that_blocks_the_loop_in_another_task_is_charged_once_its_run_is_alone(app, start, ledger, task):
     culprit = declare(app, task, 0).enqueue()
@@ -140,6 +142,7 @@ def test_a_stuck_worker_is_shown_as_unhealthy_and_claims_nothing(app, control, s
 # Hung threads
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["hang", "hang_in_step", "hang_in_sync_step"])
 def test_a_hung_thread_does_not_prevent_the_next_attempt(app, start, ledger, task):
     worker = start(lease=60)
@@ -207,6 +210,7 @@ def test_transactions_that_hang_do_not_keep_others_of_their_worker_from_writing(
 # Dead processes
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("seconds", [0.9, 2.2])
 def test_a_run_beside_one_that_kills_the_process_after_its_timeout_is_not_charged(app, start, ledger, seconds):
     innocent = app.remote("innocent").enqueue(1)

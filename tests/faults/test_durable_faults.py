@@ -39,6 +39,7 @@ def kinds(run):
     return [entry.kind for entry in run.history()]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["late", "late_plainly"])
 def test_writes_of_a_worker_stopped_past_its_lease_are_rejected(
     app, database_url, own_table, start_durable, ledger, task
@@ -88,6 +89,7 @@ def everything_in(app):
     return runs, [sorted(map(str, fetch(app, f"select * from {{}}{table}"))) for table in tables]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["holding", "holding_plainly"])
 def test_a_step_killed_between_its_effect_and_its_checkpoint_runs_once_more_with_the_same_key(
     app, database_url, start_durable, ledger, task
@@ -105,6 +107,7 @@ def test_a_step_killed_between_its_effect_and_its_checkpoint_runs_once_more_with
     assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["paying", "paying_plainly"])
 def test_a_transaction_killed_at_any_statement_takes_effect_once(database_url, processes, tmp_path, task):
     """Kill between its statements, right before the commit and right after it."""

@@ -17,6 +17,7 @@ def pids(ledger, what):
     return [int(words[1]) for words in ledger.words() if words[0] == what]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
 def test_runs_longer_than_the_grace_are_released_uncharged_and_claimed_by_a_peer(
     app, database_url, start_worker, ledger, task
@@ -56,6 +57,7 @@ def test_runs_that_end_within_the_grace_are_done(app, database_url, start_worker
     assert late.info().state == "ready", "claimed after the stop request"
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
 def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger, task):
     worker = start_worker(database_url, grace=3600, lease=60)
@@ -73,6 +75,7 @@ def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger
     assert "hooks" not in worker.log, "it has none"
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 def test_ctrl_c_ends_a_worker_cleanly(app, database_url, start_worker, ledger, busy):
     worker = start_worker(database_url, grace=0.2)
@@ -99,6 +102,7 @@ def test_two_simultaneous_signals_end_the_worker(app, database_url, start_worker
     assert app.store.sessions.list_live() == []
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
 def test_a_second_ctrl_c_ends_the_grace_of_a_worker_inside_a_program(app, database_url, start_worker, ledger, task):
     program = start_worker(database_url, "--embedded", grace=3600, lease=60)

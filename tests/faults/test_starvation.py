@@ -17,6 +17,7 @@ class Round(State):
     async def run(self, ctx: Context) -> Done[None]: ...
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("what", ["machine", "retry", "sleeper", "sync_sleeper"])
 def test_jobs_start_in_order_beside_a_run_that_reschedules_itself(app, database_url, processes, ledger, what):
     """Regression: five jobs on a worker with one slot waited until the state machine ended."""

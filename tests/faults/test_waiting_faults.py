@@ -18,6 +18,7 @@ def kinds(run):
     return [entry.kind for entry in run.history()]
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("where", ["suspended", "in memory"])
 @pytest.mark.parametrize("task", ["waiting", "waiting_plainly"])
 def test_a_run_whose_worker_is_killed_while_it_waits_wakes_elsewhere(
@@ -46,6 +47,7 @@ def test_a_run_whose_worker_is_killed_while_it_waits_wakes_elsewhere(
         assert kinds(run).count("crashed") == 1
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("where", ["suspended", "in memory"])
 def test_a_child_that_ends_on_one_worker_wakes_its_parent_on_another(app, database_url, start_durable, ledger, where):
     parents = start_durable(database_url, lease=60, queues="parents", linger=600 if where == "in memory" else 0.01)
