@@ -55,6 +55,21 @@ def test_a_probe_lists_its_checks_and_fails_with_503(serve):
     assert ask(port, "/livez", "POST")[0] == 501
 
 
+def test_requests_for_which_no_thread_could_start_use_up_no_places(serve, monkeypatch):
+    monkeypatch.setattr(probe_server, "MAX_REQUESTS", 1)
+    port = serve({"/livez": lambda _: probe_answer({})})
+
+    def no_thread(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for _ in range(3):
+            with pytest.raises((http.client.HTTPException, ConnectionError)):
+                ask(port, "/livez")
+    assert ask(port, "/livez")[0] == 200
+
+
 def test_requests_beyond_the_bound_are_refused_until_others_end(serve, monkeypatch):
     monkeypatch.setattr(probe_server, "MAX_REQUESTS", 1)
     entered, release = threading.Event(), threading.Event()
