@@ -16,7 +16,17 @@ from tests.support.busy_writer import BusyWriter
 from tests.support.charges import record_charges
 from tests.support.culprits import HARMS
 from tests.support.ledger import Ledger
-from tests.support.mixed import Feeder, Fleet, Outcome, Scale, figures, started, wait_for_end
+from tests.support.mixed import (
+    CpuPressure,
+    Feeder,
+    Fleet,
+    Outcome,
+    Scale,
+    ends_of_blocks,
+    figures,
+    started,
+    wait_for_end,
+)
 from tests.support.mixed_tasks import Line, Mixed
 
 SMALL = Scale(runs=160, culprits=1, lease=2.0, rate=40, concurrency=10)
@@ -27,14 +37,19 @@ LARGE = Scale(runs=20_000, culprits=20, lease=3.0, rate=25, concurrency=20)
 def play(url, folder, scale, fleet):
     """Run the mixed load; on SQLite another program holds 100 ms transactions meanwhile."""
     record_charges(url)
-    since = time.monotonic()
+    since, pressure = time.monotonic(), CpuPressure()
     with Holdfast(url) as app:
         feeder = Feeder(Mixed(app, str(folder / "ledger")), scale)
-        with started(fleet), BusyWriter(url) if url.startswith("sqlite") else nullcontext():
+        writer = BusyWriter(url) if url.startswith("sqlite") else None
+        with started(fleet), writer or nullcontext():
             feeder.feed()
             wait_for_end(app, fleet)
+        if writer is not None:  # it also sees what blocks writes after the last enqueue
+            feeder.blocked_until += ends_of_blocks(writer.commits())
         lines = [Line.read(text) for text in Ledger(folder / "ledger").lines()]
-        return Outcome(app, feeder, lines, scale), time.monotonic() - since
+        outcome = Outcome(app, feeder, lines, scale)
+        outcome.cpu_pressure = pressure.share()
+        return outcome, time.monotonic() - since
 
 
 def check(outcome, scale):
@@ -65,4 +80,6 @@ def test_of_twenty_thousand_runs_only_culprits_fail(database_url, tmp_path, supe
     with capsys.disabled():
         title = f"{database_url.split(':')[0]}, {'supervised' if supervisors else 'unsupervised'}"
         print("\n" + figures(outcome, fleet, seconds, title))  # noqa: T201 - the figures are the point
-    check(outcome, LARGE)  # lateness depends on the capacity of the machine, so it is only printed
+    # Lateness is only printed. It depends on the capacity of the machine, and two leases are no bound on SQLite, where
+    # a culprit that holds the GIL may hold the only write lock (docs/promises.md).
+    check(outcome, LARGE)

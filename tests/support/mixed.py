@@ -5,6 +5,7 @@ A *root* is a run that the test enqueues; its children and nodes are its descend
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -178,6 +179,29 @@ class Feeder:
         return HANG_S if culprit is not None and culprit.harm == HANGS else HARM_LEASES * self.scale.lease
 
 
+def ends_of_blocks(commits: Sequence[float]) -> list[float]:
+    """Return when a program that writes again and again could write after a while without a commit."""
+    return [after for before, after in itertools.pairwise(commits) if after - before > BLOCKED_S]
+
+
+class CpuPressure:
+    """For which share of the time some process of the machine waited for a CPU: near 1, lateness is no defect."""
+
+    def __init__(self) -> None:
+        self._began, self._waited_s = time.monotonic(), self._read()
+
+    @staticmethod
+    def _read() -> float:
+        """Return the seconds since the start of the machine in which a process waited; 0 if the kernel doesn't say."""
+        try:
+            return int(Path("/proc/pressure/cpu").read_text().split("total=")[1].split()[0]) / 1e6
+        except (OSError, IndexError):
+            return 0.0
+
+    def share(self) -> float:
+        return (self._read() - self._waited_s) / (time.monotonic() - self._began)
+
+
 def _retry_while_busy(act: Callable[[], T]) -> T:
     """Repeat a call while the database is busy. Roots have idempotency keys, so a repetition creates no second one."""
     deadline = time.monotonic() + STUCK_S
@@ -213,6 +237,7 @@ class Outcome:
         self._scale = scale
         self._sent = feeder.sent
         self.blocked_until = feeder.blocked_until
+        self.cpu_pressure = 0.0
         self.lines = lines
         rows = fetch(app, RUNS)
         self.marks = {str(id): feeder.ids.get(str(id)) or feeder.ids[str(root)] for id, root, _, _ in rows}
@@ -301,6 +326,7 @@ def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
         f"  workers restarted {fleet.restarts}; runs returned {dict(returned)} by sessions {dict(sessions)}",
         f"  database without writes for more than {BLOCKED_S:g} s: {len(outcome.blocked_until)} times",
         f"  charged: culprits {sum(outcome.charged.values())}, innocents {sum(outcome.charged_innocents().values())}",
+        f"  some process waited for a CPU in {outcome.cpu_pressure:.0%} of the time",
         f"  lateness: {_spread(lateness)}; more than two leases late: {len(outcome.late())}",
     ]
     lines += [f"  {kind:<8} latency {_spread(times)}" for kind, times in sorted(outcome.latencies().items())]
