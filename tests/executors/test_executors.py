@@ -255,8 +255,10 @@ def test_a_factory_that_fails_is_called_again_by_the_next_attempt(app):
 
 def test_a_call_of_a_task_is_pickled_by_its_path_and_hides_its_arguments(app, monkeypatch):
     monkeypatch.setattr(functions, "add", app.task(functions.add))
-    call = pickle.loads(pickle.dumps(remote_call("add", functions.add.fn, (1, 41), {})))  # noqa: S301
+    here = remote_call("add", functions.add.fn, (1, 41), {})
+    call = pickle.loads(pickle.dumps(here))  # noqa: S301
     assert call() == 42
+    assert here.function is functions.add.fn, "a call in this process doesn't look the function up"
     assert repr(call) == "<call of add>"
 
 

@@ -46,6 +46,17 @@ class RemoteCall(msgspec.Struct):
     def __repr__(self) -> str:
         return f"<call of {self.name}>"  # without the arguments, which may be secret: executors log it
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a function that its module knows as a task by its path: pickle would find the task by its name.
+
+        A call that stays in this process keeps its function: looking it up might execute a script once more.
+        """
+        called = self.function
+        if not isinstance(called, FunctionPath):
+            called = _path_of_task(called) or called
+        fields = (self.name, called, self.args, self.kwargs, self.scope, self.attempt, self.nonce)
+        return RemoteCall, fields
+
     def with_stop_flag(self, flag: StopFlag) -> RemoteCall:
         """Return the call with the flag that `holdfast.stop_requested()` reads where it is executed."""
         return self if self.scope is None else replace(self, scope=replace(self.scope, stop=flag))
@@ -77,12 +88,11 @@ def remote_call(
     scope = current_scope.get()
     if scope is not None:
         scope = replace(scope, part=None)
-    called = _path_of_task(function) or function
-    return RemoteCall(name, called, args, kwargs, scope, current_attempt.get(), uuid.uuid4().hex)
+    return RemoteCall(name, function, args, kwargs, scope, current_attempt.get(), uuid.uuid4().hex)
 
 
 def _path_of_task(function: Callable[..., Any]) -> FunctionPath | None:
-    """Return the path of a function that its module knows as a task, because pickle looks functions up by name."""
+    """Return the path of a function that its module knows as a task."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     found: Any = sys.modules.get(module or "")
     for part in qualname.split("."):
