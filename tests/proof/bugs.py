@@ -21,7 +21,7 @@ from holdfast.engine.batches import BatchCall
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
-from holdfast.engine.loops.claimer import Claimer
+from holdfast.engine.loops.claimer import Claimer, CommitClaim
 from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.loops.known_lanes import KnownLanes
@@ -53,6 +53,8 @@ class Bug:
     """Whether the bug is in what the model specifies of the store, so that the model can catch it."""
     test: str | None = None
     """The test that has to catch the bug if neither the model nor the simulation covers the code."""
+    local_clients: bool = False
+    """Whether the simulation has to put the clients into the workers' processes."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -87,12 +89,20 @@ def sql(
 
 
 def code(
-    name: str, what: str, where: Any, attribute: str, instead: Any, test: str | None = None, in_the_model: bool = True
+    name: str,
+    what: str,
+    where: Any,
+    attribute: str,
+    instead: Any,
+    test: str | None = None,
+    in_the_model: bool = True,
+    local_clients: bool = False,
 ) -> Bug:
     patch = partial(mock.patch.object, where, attribute, instead)
     module = getattr(where, "__module__", where.__name__)
     in_the_store = module.startswith(("holdfast.store", "holdfast.policy"))
-    return Bug(name, what, code=patch, in_the_model=in_the_model and in_the_store, test=test)
+    in_the_model = in_the_model and in_the_store
+    return Bug(name, what, code=patch, in_the_model=in_the_model, test=test, local_clients=local_clients)
 
 
 def _admit_one_more(counter: LimitCounter) -> int | None:
@@ -188,6 +198,14 @@ _tick = Claimer.tick
 def _claim_anyway(claimer: Claimer) -> float:
     with mock.patch.object(claimer, "_monitor", SimpleNamespace(is_stalled=False)):
         return _tick(claimer)
+
+
+_begin_commit_claim = Claimer.begin_commit_claim
+
+
+def _claim_in_commit_anyway(claimer: Claimer, *given: Any, **options: Any) -> CommitClaim | None:
+    with mock.patch.object(claimer, "_monitor", SimpleNamespace(is_stalled=False)):
+        return _begin_commit_claim(claimer, *given, **options)
 
 
 _resume_s = ScanPolicy.resume_s
@@ -528,6 +546,10 @@ BUGS = (
         code=lambda: mock.patch.object(SqliteDialect, "_age_shift", staticmethod(lambda _run: str(AGED_TURN_OFFSET))),
     ),
     code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),
+    code(
+        "commit-claim-stalled", "commits claim although the worker's event loop is blocked", Claimer,
+        "begin_commit_claim", _claim_in_commit_anyway, local_clients=True,
+    ),
     code(
         "renew-stalled", "a worker whose event loop is blocked keeps its runs forever", StallHandler,
         "_free_runs", lambda *_: None,

@@ -98,7 +98,6 @@ class Environment:
             (limit.name, limit.concurrency, limit.rate, limit.cost is not None) for limit in limits
         )
         self.client.store.budgets.declare(self.app.registry.budgets)
-        self.client.store.topics.declare_new(*self.app._client.subscriptions())
         for task in self.tasks.jobs:
             task.enqueue("warm", 0, 0)
         self.tasks.heard.enqueue("warm")
@@ -114,6 +113,9 @@ class Environment:
         for process in (self.client, *self.workers):
             process.store.prepare()
             process.store.lanes.refresh("claim")
+        for client in (self.app._client, *self.clients):  # otherwise the first call does, in whichever seed that is
+            client.creator.declare_limits()
+            client.topics._declare()
 
     def reset(self, clock: Clock) -> Replica:
         """Empty the database and use this clock."""
@@ -122,6 +124,7 @@ class Environment:
         for process in (self.client, *self.workers):
             process.hooks = None
             process.database.forget_connections()
+            process.store.lanes._monotonic, process.store.lanes._read_at = clock.monotonic, clock.monotonic()
         for limit in self.app.registry.limits:
             self.client.store.limits.reset(limit.name)
         for budget in self.app.registry.budgets:

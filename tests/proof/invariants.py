@@ -57,8 +57,9 @@ class InvariantChecker:
                 records.setdefault(change.key[0], []).append(change.new)
         self._retried = {run for run, rows in records.items() if any(row["kind"] == "retried" for row in rows)}
         for change in changes:
-            if change.table == "runs" and change.new is not None:
-                self._queue(change.old, change.new, records.get(change.key[0], []))
+            first = change.parts()[0]
+            if change.table == "runs" and first.new is not None:
+                self._queue(first.old, first.new, records.get(change.key[0], []))
         violations += self._isolated_groups(changes)
         for change in changes:
             rule = getattr(self, f"_{change.table}", None)
@@ -106,6 +107,12 @@ class InvariantChecker:
     # Runs
 
     def _runs(self, change: Change, records: list[Row]) -> Iterator[str]:
+        """Check the claim of a run apart from what the same transaction did to it before, such as a restart."""
+        for part in change.parts():
+            yield from self._run_part(part, records)
+            records = []
+
+    def _run_part(self, change: Change, records: list[Row]) -> Iterator[str]:
         old, new = change.old, change.new
         if new is None:
             if old is not None and (old["finished_at"] is None or old["session"] is not None):
@@ -120,8 +127,8 @@ class InvariantChecker:
         kinds = [record["kind"] for record in records]
         if old["state"] in FINAL and new["state"] != old["state"] and "retried" not in kinds:
             yield f"it was {old['state']} and became {new['state']}"
-        if old["state"] == "scheduled" and new["state"] == "ready" and old["due_at"] > self._now() and not records:
-            yield f"it started {old['due_at'] - self._now()} µs before its time"
+        if new["state"] == "ready" and not records:
+            yield from self._became_ready(old)
         if (
             new["args"] != old["args"]
             and old["started_at"] is not None
@@ -133,6 +140,15 @@ class InvariantChecker:
         if new["records"] - old["records"] != len(records):
             yield f"{new['records'] - old['records']} history entries were counted, but {kinds} were written"
         yield from self._charged(old, new, records)
+
+    def _became_ready(self, old: Row) -> Iterator[str]:
+        """Check that time or an outcome made a run ready, if its history says nothing."""
+        if old["state"] == "waiting":
+            waits = self._replica.of_run("waits", old["id"])
+            if not any(wait["generation"] == old["generation"] and wait["outcome"] is not None for wait in waits):
+                yield "it was woken although none of its waits is resolved"
+        if old["state"] == "scheduled" and old["due_at"] > self._now():
+            yield f"it started {old['due_at'] - self._now()} µs before its time"
 
     def _charged(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
         """Check that a death is charged only to a run that was alone or that its own session reported."""
@@ -153,7 +169,7 @@ class InvariantChecker:
 
     def _isolated_groups(self, changes: list[Change]) -> Iterator[str]:
         """Check that isolated runs are claimed separately, at most as many as may share a process."""
-        claimed = [change.old for change in changes if change.old is not None and is_claim(change)]
+        claimed = [change.ready for change in changes if change.ready is not None]
         bounds = {run["isolation"] for run in claimed}
         if any(bounds) and (len(bounds) > 1 or len(claimed) > min(bounds)):
             yield f"isolated runs were claimed together: {[(run['id'], run['isolation']) for run in claimed]}"
@@ -210,7 +226,7 @@ class InvariantChecker:
         if old["state"] != "running" or new["state"] == "running":
             return
         if old["fence"] != new["fence"]:
-            yield "it was released and claimed in one transaction"
+            yield "its fence changed when it was released"
         by_holder = [record for record in records if record["fence"] == old["fence"]]
         if by_holder:
             if not self._alive(old["session"]):
@@ -590,14 +606,6 @@ def _takes(inbox: str, to: str) -> bool:
 
 def _is_ask(topic: str | None) -> bool:
     return topic is not None and topic.startswith(ASK_PREFIX)
-
-
-def is_claim(change: Change) -> bool:
-    """Return whether the change is a claim."""
-    old, new = change.old, change.new
-    if change.table != "runs" or old is None or new is None:
-        return False
-    return bool(old["state"] == "ready" and new["state"] == "running")
 
 
 def _checkpoint_identity(row: Row) -> tuple[Any, ...]:

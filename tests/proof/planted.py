@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_EXAMPLES = 250
 MAX_SEEDS = 400
 FIRST_SEEDS = {
-    "claim-forgotten": 6, "claim-stalled": 22, "renew-stalled": 22,
-    "topic-repeated": 132, "chunk-repeated": 50,
+    "claim-forgotten": 25, "claim-stalled": 22, "renew-stalled": 33,
+    "topic-repeated": 304, "chunk-repeated": 73, "commit-claim-stalled": 19,
 }  # fmt: skip
 """Seeds that caught these bugs before, tried first to save time."""
 MODEL_SETTINGS = settings(
@@ -67,7 +67,7 @@ def catch(bug: Bug) -> Caught:
         example, said = catch_with_model() if bug.in_the_model else (None, "")
         if example is not None:
             return Caught(bug.name, example, None, said)
-        seed, said = catch_with_simulation(FIRST_SEEDS.get(bug.name, 0))
+        seed, said = catch_with_simulation(FIRST_SEEDS.get(bug.name, 0), local_clients=bug.local_clients)
     return Caught(bug.name, None, seed, said)
 
 
@@ -93,9 +93,9 @@ def catch_with_model() -> tuple[int | None, str]:
     return None, ""
 
 
-def catch_with_simulation(first: int = 0) -> tuple[int | None, str]:
+def catch_with_simulation(first: int = 0, *, local_clients: bool = False) -> tuple[int | None, str]:
     for seed in (first, *range(MAX_SEEDS)):
-        broken = run_seed(seed).violation
+        broken = run_seed(seed, local_clients=local_clients).violation
         if broken:
             return seed, _first_line(broken)
     return None, ""

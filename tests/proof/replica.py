@@ -49,6 +49,15 @@ class Change:
     key: tuple[Any, ...]
     old: Row | None
     new: Row | None
+    ready: Row | None = None
+    """The run as this transaction claimed it. The transaction itself may have made it ready, or created it."""
+
+    def parts(self) -> list[Change]:
+        """Return what happened to the row before its claim, and the claim; or the change itself."""
+        if self.ready is None:
+            return [self]
+        claim = Change(self.table, self.key, self.ready, self.new, self.ready)
+        return [claim] if self.old == self.ready else [Change(self.table, self.key, self.old, self.ready), claim]
 
 
 class Replica:
@@ -99,9 +108,11 @@ class Replica:
                 key = _key(table, was or is_now or {})
                 known = changes.get((table, key))
                 if known is None:
-                    changes[table, key] = Change(table, key, was, is_now)
+                    known = changes[table, key] = Change(table, key, was, is_now)
                 else:
                     known.new = is_now
+                if table == "runs" and known.ready is None and _is_claim(was, is_now):
+                    known.ready = was
         self._pending.clear()
         for change in changes.values():
             self._apply(change)
@@ -127,6 +138,10 @@ class Replica:
 
     def of_run(self, table: str, run: str) -> list[Row]:
         return list(self.by_run[table][run].values())
+
+
+def _is_claim(old: Row | None, new: Row | None) -> bool:
+    return old is not None and new is not None and (old["state"], new["state"]) == ("ready", "running")
 
 
 def _key(table: str, row: Row) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from tests.proof.environment import Environment
+from tests.proof.local_clients import LocalSimulation
 from tests.proof.simulation import Simulation, Violation
 
 SEEDS_PER_CHUNK = 25
@@ -28,9 +29,10 @@ class SeedResult(NamedTuple):
     steps: int
     faults: dict[str, int]
     violation: str | None = None
+    options: str = ""
 
     def replay(self) -> str:
-        return f"python -m tests.proof.simulate --seed {self.seed} --trace"
+        return f"python -m tests.proof.simulate {self.options}--seed {self.seed} --trace"
 
 
 @cache
@@ -39,25 +41,27 @@ def environment() -> Environment:
     return Environment()
 
 
-def run_seed(seed: int, show_trace: bool = False) -> SeedResult:
-    """Run one seed in this process."""
-    simulation = Simulation(environment(), seed, show_trace)
+def run_seed(seed: int, show_trace: bool = False, *, local_clients: bool = False) -> SeedResult:
+    """Run one seed in this process. `local_clients`: the clients are in the processes of the workers."""
+    simulation = (LocalSimulation if local_clients else Simulation)(environment(), seed, show_trace)
+    violation = None
     try:
         simulation.run()
-    except Violation as violation:
-        return SeedResult(seed, simulation.digest(), simulation.steps, simulation.counts, violation.what)
-    return SeedResult(seed, simulation.digest(), simulation.steps, simulation.counts)
+    except Violation as found:
+        violation = found.what
+    options = "--local-clients " if local_clients else ""
+    return SeedResult(seed, simulation.digest(), simulation.steps, simulation.counts, violation, options)
 
 
-def run_seeds(seeds: Iterable[int]) -> list[SeedResult]:
-    return [run_seed(seed) for seed in seeds]
+def run_seeds(seeds: Iterable[int], *, local_clients: bool = False) -> list[SeedResult]:
+    return [run_seed(seed, local_clients=local_clients) for seed in seeds]
 
 
-def run_many(seeds: range, processes: int) -> Iterator[SeedResult]:
+def run_many(seeds: range, processes: int, *, local_clients: bool = False) -> Iterator[SeedResult]:
     """Run seeds in several processes and yield the results in order."""
     chunks = [seeds[at : at + SEEDS_PER_CHUNK] for at in range(0, len(seeds), SEEDS_PER_CHUNK)]
     with ProcessPoolExecutor(processes) as pool:
-        for result in pool.map(run_seeds, chunks):
+        for result in pool.map(partial(run_seeds, local_clients=local_clients), chunks):
             yield from result
 
 
@@ -68,16 +72,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of seeds (default: 1000)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default: 0)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
+    parser.add_argument("--local-clients", action="store_true", help="put the clients into the workers' processes")
     given = parser.parse_args(argv)
     show = partial(print, flush=True)
     if given.seed is not None:
-        result = run_seed(given.seed, given.trace)
+        result = run_seed(given.seed, given.trace, local_clients=given.local_clients)
         show(f"seed {result.seed}: {result.steps} steps, trace {result.digest}, faults {result.faults}")
         if result.violation:
             show(f"violation: {result.violation}")
         return 1 if result.violation else 0
     try:
-        return report_seeds(run_many(range(given.first, given.first + given.seeds), given.processes), show)
+        seeds = range(given.first, given.first + given.seeds)
+        return report_seeds(run_many(seeds, given.processes, local_clients=given.local_clients), show)
     except KeyboardInterrupt:
         show("interrupted")
         return 130

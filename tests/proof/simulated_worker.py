@@ -181,10 +181,15 @@ class SimulatedWorker:
                 self._noticed_at = self.sim.clock.micros
 
     def may_claim(self) -> bool:
-        """Return whether the claimer's tick began before the worker had to know that its event loop is blocked."""
-        if self._noticed_at is None or self._claimer is None:
+        """Return whether the claim began before the worker had to know that its event loop is blocked."""
+        began_at = self.claim_began_at()
+        if self._noticed_at is None or began_at is None:
             return True
-        return self._claimer.began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND_US
+        return began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND_US
+
+    def claim_began_at(self) -> int | None:
+        """Return when the claim of the current thread began: with the claimer's tick."""
+        return None if self._claimer is None else self._claimer.began_at
 
     def _restart_soon(self, _reason: str) -> None:
         """Let the supervisor restart the worker after two leases, in which released runs are written."""

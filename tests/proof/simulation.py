@@ -18,7 +18,8 @@ from greenlet import getcurrent
 from holdfast.database.faults import Conflict, ConnectionLost
 from tests.proof.clients import Clients
 from tests.proof.environment import Environment, Process
-from tests.proof.invariants import InvariantChecker, is_claim
+from tests.proof.invariants import InvariantChecker
+from tests.proof.replica import Change
 from tests.proof.simulated_threads import (
     NEVER_US,
     CallThread,
@@ -78,6 +79,9 @@ class Outcome:
 class Simulation:
     """The simulation of one seed."""
 
+    worker_type = SimulatedWorker
+    clients_type = Clients
+
     def __init__(self, environment: Environment, seed: int, show_trace: bool = False) -> None:
         self.environment = environment
         self.seed = seed
@@ -98,7 +102,7 @@ class Simulation:
         self._names = 0
         self.replica = environment.reset(self.clock)
         self.invariants = InvariantChecker(self.replica, self.clock.database)
-        self.clients = Clients(self, environment)
+        self.clients = self.clients_type(self, environment)
         self.observer = environment.tasks.observer = TaskObserver(
             self.replica, self.fail, self.sleep, self.clients.wanted_event, self.clients.wanted_ask, self._kill_loop
         )
@@ -233,7 +237,7 @@ class Simulation:
         free = [number for number, process in enumerate(self.environment.workers) if process.hooks is None]
         if not free:
             return
-        worker = SimulatedWorker(self, self.environment, free[0], f"worker{len(self.workers)}", has_side)
+        worker = self.worker_type(self, self.environment, free[0], f"worker{len(self.workers)}", has_side)
         self.note(f"start {worker.name}")
         self.count("start")
         self.workers.append(worker)
@@ -340,13 +344,17 @@ class Simulation:
     def committed(self, who: str, worker: SimulatedWorker | None = None) -> None:
         changes = self.replica.committed()
         if changes:
-            if worker is not None and not worker.may_claim() and any(map(is_claim, changes)):
-                self.fail(f"{who} claims runs while its event loop is blocked")
-            for change in changes:
-                if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
-                    self.observer.forget(change.new["run"])
-            for fault in self.invariants.check(changes):
-                self.fail(f"{who} violated an invariant: {fault}")
+            self.check_commit(who, worker, changes)
+
+    def check_commit(self, who: str, worker: SimulatedWorker | None, changes: list[Change]) -> None:
+        """Check the invariants after a commit with these changes."""
+        if worker is not None and not worker.may_claim() and any(change.ready is not None for change in changes):
+            self.fail(f"{who} claims runs while its event loop is blocked")
+        for change in changes:
+            if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
+                self.observer.forget(change.new["run"])
+        for fault in self.invariants.check(changes):
+            self.fail(f"{who} violated an invariant: {fault}")
 
     # Cleanup
 

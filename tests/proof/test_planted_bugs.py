@@ -34,7 +34,9 @@ def test_a_hook_that_is_lost_or_enqueued_twice_is_caught_by_the_simulation(name)
     assert catch_apart(name).seed is not None
 
 
-@pytest.mark.parametrize("name", ["claim-stalled", "renew-stalled", "slots-exceeded", "label-ignored"])
+@pytest.mark.parametrize(
+    "name", ["claim-stalled", "commit-claim-stalled", "renew-stalled", "slots-exceeded", "label-ignored"]
+)
 def test_bugs_of_a_worker_are_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None
 

@@ -28,21 +28,34 @@ def test_a_few_seeds_violate_no_invariant():
     assert {"block", "block forever", "kill by a culprit"} <= happened
 
 
-def test_the_same_seed_gives_the_same_trace_whatever_ran_before_it():
-    first = run_seed(3)
-    run_seed(4)
-    assert run_seed(3).digest == first.digest
+def test_commits_of_clients_and_committers_that_claim_violate_no_invariant():
+    results = [run_seed(seed, local_clients=True) for seed in (0, 3, 4, 5, 6, 15, 29, 38, 75)]
+    assert violations(results) == []
+    happened = {what for one in results for what in one.faults}
+    assert {"new run claimed by client", "new run claimed by committer", "running run claimed by committer"} <= happened
+    assert "waiting run claimed by client" in happened
+    assert {"kill", "stall", "late", "lose before", "lose after", "block"} <= happened
 
 
-def test_the_same_seed_gives_the_same_trace_in_another_process():
+@pytest.mark.parametrize("local_clients", [False, True])
+def test_the_same_seed_gives_the_same_trace_whatever_ran_before_it(local_clients):
+    first = run_seed(3, local_clients=local_clients)
+    run_seed(4, local_clients=local_clients)
+    assert run_seed(3, local_clients=local_clients).digest == first.digest
+
+
+@pytest.mark.parametrize("local_clients", [False, True])
+def test_the_same_seed_gives_the_same_trace_in_another_process(local_clients):
     command = [sys.executable, "-m", "tests.proof.simulate", "--seed", "3"]
+    command += ["--local-clients"] if local_clients else []
     environment = {**os.environ, "PYTHONHASHSEED": "1234", "PYTHONPATH": str(ROOT)}
     results = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert f"trace {run_seed(3).digest}," in results
+    assert f"trace {run_seed(3, local_clients=local_clients).digest}," in results
 
 
 @pytest.mark.slow
-def test_ten_thousand_seeds_violate_no_invariant():
-    results = list(run_many(range(MANY), os.cpu_count() or 1))
+@pytest.mark.parametrize(("local_clients", "seeds"), [(False, MANY), (True, MANY // 10)])
+def test_many_seeds_violate_no_invariant(local_clients, seeds):
+    results = list(run_many(range(seeds), os.cpu_count() or 1, local_clients=local_clients))
     assert violations(results) == []
-    assert len(results) == MANY
+    assert len(results) == seeds
