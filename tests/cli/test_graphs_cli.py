@@ -252,7 +252,7 @@ def test_a_link_to_a_gate_is_printed_alone(shell, yard, monkeypatch):
     assert re.fullmatch(r"https://ops\.example\.org/links/gate\?token=[\w-]+\n", told.stdout)
     assert "valid until" in told.stderr
     link = json.loads(shell(*words, "--json").stdout)
-    assert set(link) == {"url", "expires_at", "recipient"}
+    assert set(link) == {"id", "url", "expires_at", "recipient"}
     assert "s" * 32 not in told.stdout + told.stderr
     for wrong in (["complete", "5", "--expires", "2h"], ["link", "5"], ["link", "--by", "ada"], ["--recipient", "x"]):
         assert shell("gate", str(yard.open), "launch", *wrong, "--url", yard.url).exit_code == 2

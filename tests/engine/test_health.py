@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -75,10 +76,13 @@ def test_a_blocked_event_loop_fails_both_probes_until_it_turns_again(app, monkey
 
 def test_lost_threads_fail_the_liveness_probe_until_their_code_ends(app):
     release = threading.Event()
+    calls = itertools.count()
 
-    @app.task(name="deaf", timeout=0.01, retry=Retry(max_attempts=1))
+    # An attempt may time out before its thread begins; then the next one is lost instead.
+    @app.task(name="deaf", timeout=0.01, retry=Retry(max_attempts=1000, delay=0))
     def deaf() -> None:
-        release.wait(60)
+        if next(calls) < 2:
+            release.wait(60)
 
     worker = app.worker(lease=60, threads=4)
     with worker:

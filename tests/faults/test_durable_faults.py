@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from contextlib import closing
 
+import apsw
+import psutil
 import psycopg
 import pytest
 
@@ -39,6 +42,30 @@ def kinds(run):
     return [entry.kind for entry in run.history()]
 
 
+def stop_between_transactions(process, database_url):
+    """Stop a process while it doesn't hold SQLite's write lock: the others would wait for it."""
+    stop(process)
+    if database_url.startswith("sqlite"):
+        with closing(apsw.Connection(database_url.removeprefix("sqlite:///"))) as other:
+            while not can_write(other):
+                process.signal(signal.SIGCONT)
+                stop(process)
+
+
+def stop(process):
+    process.signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+
+
+def can_write(connection):
+    try:
+        connection.execute("begin immediate")
+    except apsw.BusyError:
+        return False
+    connection.execute("rollback")
+    return True
+
+
 @pytest.mark.variants
 @pytest.mark.parametrize("task", ["late", "late_plainly"])
 def test_writes_of_a_worker_stopped_past_its_lease_are_rejected(
@@ -49,7 +76,7 @@ def test_writes_of_a_worker_stopped_past_its_lease_are_rejected(
     runs = {mark: app.remote(task).enqueue(mark) for mark in LATE}
     wait_until(lambda: said(ledger, "began") == {(mark, stopped.pid) for mark in LATE})
     [(old, *_)] = app.store.sessions.list_live()
-    stopped.signal(signal.SIGSTOP)
+    stop_between_transactions(stopped, database_url)
     peer = start_durable(database_url, lease=60)
     wait_until(lambda: said(ledger, "began") >= {(mark, peer.pid) for mark in LATE})
     ledger.path.with_name("release1").touch()

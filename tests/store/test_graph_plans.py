@@ -156,7 +156,7 @@ def test_rows_processed_by_plans_grow_only_with_the_batch(postgres, analyzed, mo
         connection.execute(f"set local plan_cache_mode = {mode}")
         for size, graph in graphs.items():
             for name, rows in hot(graph, size).items():
-                values = {"rows": rows, "graph": graph.id, "now": postgres.clock()}
+                values = {"rows": rows, "graph": graph.id, "now": postgres.clock(), "watcher": "c1"}
                 with connection.transaction(force_rollback=True):
                     plan = explain(connection, statements.get(name), values, "analyze,")
                 costs.setdefault(name, []).append(rows_of(walk(plan)))

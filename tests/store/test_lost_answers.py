@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.database import base
 from holdfast.errors import StoreUnavailable
+from holdfast.model.gate_links import LinkRequest
 from holdfast.store import Claim
 from holdfast.store.graphs import gate_completed
 from tests.support.graph_harness import gate, node, submit
@@ -20,6 +21,7 @@ from tests.support.store_harness import CANCELLED, SECOND, StoreHarness, end_of
 ENQUEUE = b'insert into "holdfast".runs'
 CLAIM = b"set state = 'running'"
 END = b'insert into "holdfast".history'
+LINK = LinkRequest.of(3600, None)
 BOTH = pytest.mark.parametrize("lost", ["answer", "request"])
 
 
@@ -168,21 +170,24 @@ def test_a_hanging_call_is_aborted_and_repeated(proxy, far):
 @BOTH
 def test_a_decision_by_a_link_is_recorded_once_and_reported_as_recorded(proxy, far, lost):
     graph = submit(far, gate("ask"), node(far, "after", "ask"))
-    link = far.store.graphs.gate_to_link(graph.id, "ask")
+    linked = far.store.graphs.add_link(graph.id, "ask", LINK)
     lose(proxy, lost, COMMIT)
-    assert far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", 1, "ada"))
+    assert far.store.graphs.conclude_linked_gate(linked.id, linked.opening, LINK.id, gate_completed("ask", 1, "ada"))
     assert proxy.fired.is_set()
     for answer in (1, 2):
-        assert not far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", answer, "ada"))
-    kinds = far.sql(f"select kind from {{schema}}history where run = '{link.id}'")
+        outcome = gate_completed("ask", answer, "ada")
+        assert not far.store.graphs.conclude_linked_gate(linked.id, linked.opening, LINK.id, outcome)
+    kinds = far.sql(f"select kind from {{schema}}history where run = '{linked.id}'")
     assert kinds.count(("completed",)) == 1
 
 
 def test_a_link_is_not_used_again_for_a_gate_that_was_reopened_after_a_lost_answer(proxy, far):
     graph = submit(far, gate("ask"))
-    link = far.store.graphs.gate_to_link(graph.id, "ask")
+    linked = far.store.graphs.add_link(graph.id, "ask", LINK)
     far.store.actions.cancel(graph.id, CANCELLED)
     far.store.actions.retry(graph.id)
     lose(proxy, "request", COMMIT)
-    assert not far.store.graphs.conclude_linked_gate(link.id, link.opening, gate_completed("ask", 1, "ada"))
-    assert far.store.graphs.gate_to_link(graph.id, "ask").opening > link.opening
+    assert not far.store.graphs.conclude_linked_gate(
+        linked.id, linked.opening, LINK.id, gate_completed("ask", 1, "ada")
+    )
+    assert far.store.graphs.add_link(graph.id, "ask", LINK).opening > linked.opening

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from playwright.async_api import Browser, Error, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Error, Page, async_playwright
 
 from tests.support.wait_until import wait_until
 
@@ -26,6 +27,7 @@ STANDARDS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 AUDIT = f"""() => axe.run(document, {{runOnly: {list(STANDARDS)}, resultTypes: ["violations"]}}).then((found) =>
   found.violations.flatMap((rule) => rule.nodes.map((it) => `${{rule.id}}: ${{it.html.slice(0, 160)}}`)))"""
 TIMEOUT_MS = 30_000
+CLOSE_TIMEOUT_S = 20
 
 
 @asynccontextmanager
@@ -40,7 +42,13 @@ async def chromium() -> AsyncIterator[Browser]:
         except Error as error:
             pytest.skip(f"{found} doesn't start: {error.message.splitlines()[0]}")
         yield browser
-        await browser.close()
+        await close(browser)
+
+
+async def close(opened: Browser | BrowserContext) -> None:
+    """Close windows or the browser. Chromium rarely never answers; what remains then ends with Playwright's driver."""
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(opened.close(), CLOSE_TIMEOUT_S)
 
 
 class Served:

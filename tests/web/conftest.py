@@ -14,7 +14,7 @@ from holdfast.control import Control
 from holdfast.web import dashboard
 from holdfast.web.api import live
 from tests.support.approvals import Approvals
-from tests.support.browser import TIMEOUT_MS, Served, chromium
+from tests.support.browser import TIMEOUT_MS, Served, chromium, close
 from tests.support.web import HOST, Visitor
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -151,7 +151,7 @@ async def page(browser: Browser, shop: Shop, serve: Callable[[Any], str]) -> Asy
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
     yield page
-    await context.close()
+    await close(context)
     assert complaints == []
 
 

@@ -18,7 +18,7 @@ from holdfast.control import Control
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.web import dashboard
 from holdfast.web.pages.routes import PAGES
-from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
+from tests.support.browser import TIMEOUT_MS, Served, audit, close, overflow
 from tests.support.showcase import Showcase
 from tests.web.conftest import NASTY, Shop
 
@@ -75,7 +75,7 @@ async def window(browser: Browser, url: str, **settings: Any) -> AsyncIterator[P
     context = await browser.new_context(base_url=url, **{"viewport": DESK, **settings})
     context.set_default_timeout(TIMEOUT_MS)
     yield await context.new_page()
-    await context.close()
+    await close(context)
 
 
 WIDTHS = (1920, 1280, 390)

@@ -13,7 +13,7 @@ from holdfast import ConfigError, Context, Graph, Holdfast, RunFinished
 from holdfast.errors import GraphError
 from holdfast.web.links import MAX_LINK_BODY_BYTES
 from tests.support.approvals import FILLED, OUTPUT, PUBLIC, Approvals, Decision, decided_by
-from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
+from tests.support.browser import TIMEOUT_MS, Served, audit, close, overflow
 
 PHONE = {"width": 390, "height": 844}
 on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -254,7 +254,7 @@ async def test_on_a_phone_without_javascript_the_form_can_be_filled_in_and_confi
     await expect(page.get_by_role("heading", name="This link can't be used")).to_be_visible()
     assert await overflow(page) <= 0
     assert set(referrers) == {""}
-    await context.close()
+    await close(context)
     assert await asyncio.to_thread(approvals.result, run) == "True lost parcel bank"
     served.close()
     await asyncio.to_thread(approvals.close)
@@ -277,6 +277,6 @@ async def test_the_pages_pass_the_accessibility_audit(browser: Browser, database
     assert await audit(page) == []
     await page.goto("/links/gate")
     assert await audit(page) == []
-    await context.close()
+    await close(context)
     served.close()
     await asyncio.to_thread(approvals.close)

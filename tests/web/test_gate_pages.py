@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from holdfast import Graph
-from tests.support.browser import TIMEOUT_MS, audit, overflow
+from tests.support.browser import TIMEOUT_MS, audit, close, overflow
 from tests.support.web import Answer, Visitor
 from tests.web.conftest import NASTY, Shop
 
@@ -203,7 +203,7 @@ async def test_a_gate_is_decided_on_a_phone_and_without_javascript(shop, browser
     await page.get_by_role("button", name="Confirm rejection").click()
     await expect(page.get_by_role("region", name="Decision")).to_contain_text("too expensive")
     assert await overflow(page) == 0
-    await context.close()
+    await close(context)
     assert await asyncio.to_thread(lambda: refunds.state) == "failed"
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from holdfast import Context, Graph, Retry
-from tests.support.browser import TIMEOUT_MS, audit, overflow
+from tests.support.browser import TIMEOUT_MS, audit, close, overflow
 from tests.web.conftest import Approval
 from tests.web.test_browser import press_until
 
@@ -47,7 +47,7 @@ async def desk(
         assert (page.url, await audit(page)) == (page.url, [])
 
     yield page, check
-    await context.close()
+    await close(context)
 
 
 @in_looks(cheap=True)

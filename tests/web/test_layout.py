@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from holdfast.web.pages.table_cells import label_cells
-from tests.support.browser import TIMEOUT_MS, audit
+from tests.support.browser import TIMEOUT_MS, audit, close
 
 expect.set_options(timeout=TIMEOUT_MS)
 on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -82,7 +82,7 @@ async def test_hovering_a_time_shows_it_in_the_zone_of_the_browser(shop: Any, br
     page = await context.new_page()
     await page.goto("/runs")
     title = str(await page.locator("td time").first.get_attribute("title"))
-    await context.close()
+    await close(context)
     local, utc = title.split("\n")
     assert local.endswith("Asia/Calcutta (UTC+05:30)")
     assert utc == f"{created:%Y-%m-%d %H:%M:%S}.{created.microsecond // 1000:03} UTC"

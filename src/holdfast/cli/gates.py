@@ -103,9 +103,8 @@ def gate(
                 show_json(link)
             else:
                 show_line(link.url)
-                note(
-                    f"link {link.id}, until {format_time(link.expires_at)}; anyone who has it can decide the gate, once"
-                )
+                until = format_time(link.expires_at)
+                note(f"link {link.id}, valid until {until}; anyone who has it can decide the gate, once")
             return
         if outcome == "complete":
             changed = control.graphs.complete(id, name, output, by)

@@ -147,9 +147,10 @@ class Store:
         """Let a worker of this process tell which runs it executes; return a function that ends it."""
         return self._context.report_claimed(is_claimed)
 
-    def is_claimed_here(self, run: str) -> bool:
-        """Return whether a worker of this process executes the run. It reports its end once that is committed."""
-        return self._context.is_claimed_here(run)
+    @property
+    def is_claimed_here(self) -> Callable[[str], bool]:
+        """Returns whether a worker of this process executes a run. It reports its end once that is committed."""
+        return self._context.is_claimed_here
 
     def user_transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction for the user, which client calls of the same thread join (SQLite only)."""

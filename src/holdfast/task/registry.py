@@ -318,7 +318,7 @@ def register_task(
         )
     if signature.injections and (declaration.run_in == "process" or declaration.executor is not None):
         raise ConfigError(
-            f"task {declaration.name}: {signature.injections[0].parameter} can't be injected with run_in={run_in!r}: "
+            f'task {declaration.name}: {signature.injections[0].parameter} can\'t be injected with run_in="{run_in}": '
             "the resources are in the worker's process. Open what it needs in the function"
         )
     task = _KINDS[durable, is_async](declaration, signature, enqueuer, fn)
