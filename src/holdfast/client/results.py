@@ -466,11 +466,14 @@ class RunResults:
         self._store = store
         self._registry = registry
         self.reader = RunReader(store, self.decode_result)
-        self.waiter = ResultWaiter(self._outcomes, CompletionListener(store), store.is_claimed_here)
+        self.waiter = ResultWaiter(self._outcomes, CompletionListener(store), self._is_claimed_here)
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a result, given as JSON, with the types of its task."""
         return self._registry.decode_result(task, text)
+
+    def _is_claimed_here(self, run: str) -> bool:
+        return self._store.is_claimed_here(run)
 
     def _outcomes(self, ids: Iterable[str]) -> dict[str, Row]:
         return self._store.outcomes.read_many(ids)

@@ -94,6 +94,7 @@ class Store:
         self.sorted_runs = SortedRuns(context, self.run_list)
         self.values = ValueStore(context)
         self.watchers = WatcherStore(context)
+        self.is_claimed_here = context.is_claimed_here
 
         # Operate the database.
         self.audit = AuditStore(context)
@@ -146,11 +147,6 @@ class Store:
     def report_claimed(self, is_claimed: Callable[[str], bool]) -> Callable[[], None]:
         """Let a worker of this process tell which runs it executes; return a function that ends it."""
         return self._context.report_claimed(is_claimed)
-
-    @property
-    def is_claimed_here(self) -> Callable[[str], bool]:
-        """Returns whether a worker of this process executes a run. It reports its end once that is committed."""
-        return self._context.is_claimed_here
 
     def user_transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction for the user, which client calls of the same thread join (SQLite only)."""
