@@ -232,7 +232,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class PatroniDatabase(ChaosDatabase):
-    """Switches and fails over so many times, each time with a synchronous standby."""
+    """A primary with a synchronous standby under Patroni, which switches over or fails over."""
 
     name = "PostgreSQL under Patroni"
 

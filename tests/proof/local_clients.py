@@ -30,7 +30,7 @@ CALLS = 12
 
 
 class SimulatedLock:
-    """A lock between greenlets: whoever waits for it yields."""
+    """A lock between greenlets. A greenlet that waits for it yields."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -141,7 +141,7 @@ class LocalClients(Clients):
             else:
                 number = [at * 100]
                 program = tree(rng, 2, number) if rng.random() < 0.7 else ["event", f"event{at}", 0, rng.choice(EVENTS)]
-                while any(leaf[0] == "message" for leaf in leaves(program)):  # unsent if nobody knows of the run
+                while any(leaf[0] == "message" for leaf in leaves(program)):  # clients here send no messages
                     program = tree(rng, 2, number)
                 end = rng.choice(("", "", "restart", "fatal", "retry"))
                 task = tasks.plain if rng.random() < 0.3 else tasks.program
