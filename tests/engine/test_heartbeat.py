@@ -153,8 +153,8 @@ def test_a_claim_that_returns_after_its_session_was_lost_does_not_start(app, led
         return claims
 
     monkeypatch.setattr(app.store.claims, "claim", claim)
+    run = work.enqueue()  # before the worker starts: its claimer claims the run, not the client's commit
     with worker:
-        run = work.enqueue()
         assert run.result(timeout=30) == "ok"
     assert lost
     assert len(ledger.lines()) == 1, "user code ran under a lost lease"
