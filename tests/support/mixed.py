@@ -313,6 +313,14 @@ class Outcome:
         most = LATE_LEASES * self._scale.lease
         return {mark: round(seconds, 2) for mark, seconds in self.lateness().items() if seconds > most}
 
+    def story(self, mark: str) -> str:
+        """Return what delayed a root, with the seconds since its enqueue."""
+        sent, end = self._sent[mark], self._last_ends()[mark]
+        delays = [(at, kind) for returned, _, at, kind in self.returned if returned == mark]
+        delays += [(until, "database accepted writes again") for until in self.blocked_until]
+        known = [f"{what} {at - sent:.1f}" for at, what in sorted(delays) if sent - BLOCKED_S < at < end]
+        return ", ".join([*known, f"ended {end - sent:.1f}"])
+
 
 def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
     """Return the statistics as text."""
@@ -330,6 +338,7 @@ def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
         f"  lateness: {_spread(lateness)}; more than two leases late: {len(outcome.late())}",
     ]
     lines += [f"  {kind:<8} latency {_spread(times)}" for kind, times in sorted(outcome.latencies().items())]
+    lines += [f"  late by {seconds} s: {mark}: {outcome.story(mark)}" for mark, seconds in outcome.late().items()]
     return "\n".join(lines)
 
 
