@@ -180,7 +180,7 @@ def test_a_message_sent_while_a_receive_registers_reaches_it(harness, before):
     assert harness.waits(claim.id) == {"message": ("message", "1")}
 
 
-@pytest.mark.parametrize("before", ["add_messages", "first_waiting_receiver"])
+@pytest.mark.parametrize("before", ["first_waiting_receiver", "add_message"])
 def test_a_receive_that_registers_while_a_message_is_sent_gets_it(harness, before):
     claim = harness.running("w")
     sender = stopped(harness, lambda store: store.actions.send(claim.id, "topic", "1"), before)
@@ -191,7 +191,7 @@ def test_a_receive_that_registers_while_a_message_is_sent_gets_it(harness, befor
 
 def test_messages_sent_at_once_are_numbered_one_after_the_other(harness):
     claim = harness.running("w")
-    first = stopped(harness, lambda store: store.actions.send(claim.id, "topic", "1"), "first_waiting_receiver")
+    first = stopped(harness, lambda store: store.actions.send(claim.id, "topic", "1"), "add_message")
     second = BlockedCall(harness, lambda: harness.store.actions.send(claim.id, "topic", "2"))
     first.result()
     second.result()

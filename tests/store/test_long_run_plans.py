@@ -65,7 +65,10 @@ STATEMENTS = {
     "add_checkpoints": (row(n=LENGTH + 1, key="k", kind="step", value="1", undo=0), None),
     "last_checkpoint_numbers": (row(), "generation=?"),
     "load_checkpoint_page": (ONE | {"generation": 0, "after": LENGTH - 5, "bytes": 1000}, "n>?"),
-    "add_messages": (row(number=1, topic="topic", payload="1", sent_by="x"), "run=?"),
+    "add_message": (
+        ONE | {"topic": "topic", "payload": "1", "sent_by": "x", "ask": None, "taken_by": None},
+        "run=?",
+    ),
     "first_unread_message": (ONE | {"topic": "topic"}, "holdfast_messages_new (run=? AND topic=?)"),
     "take_messages": (row(n=500, taken_by="x"), "n=?"),
     "find_waits": (WAIT, "(run=? AND generation=? AND key=?)"),

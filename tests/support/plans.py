@@ -324,7 +324,10 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "pick_old_events": ({"age": 1}, "holdfast_events_age"),
     "delete_unawaited_events": (TARGETS, "events_pkey"),
     "postpone_event_pruning": (TARGETS, "events_pkey"),
-    "add_messages": (each(number=1, topic="t", payload="1"), "messages_pkey"),
+    "add_message": (
+        ONE | {"topic": "t", "payload": "1", "sent_by": "x", "ask": None, "taken_by": None},
+        "messages_pkey",
+    ),
     "find_sent_message": (ONE | {"sent_by": "x"}, "messages_pkey"),
     "first_unread_message": (ONE | {"topic": "topic"}, None),
     "take_messages": (NUMBERS, "messages_pkey"),

@@ -319,7 +319,7 @@ class CommandBatch:
             if (token.run, withdraw.key) not in unresolved:
                 receivers.append({"run": token.run, "taken_by": receiver_key(token.generation, withdraw.key)})
         for run, topic in self._tx.execute("return_messages", rows=json_rows(receivers)) if receivers else []:
-            deliver_message(self._tx, str(run), topic)
+            deliver_message(self._tx, str(run), topic, is_waiting=False)
 
     def _spend(self, spending: Spending) -> None:
         """Add what runs spend to the counters of their budgets, with the checkpoints of the steps that spent it."""

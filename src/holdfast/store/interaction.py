@@ -30,7 +30,7 @@ from holdfast.model.payloads import PayloadContext
 from holdfast.model.run import FINAL_STATES
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.run_tree import locked_runs
-from holdfast.store.waits import AskReceiver
+from holdfast.store.waits import DirectMessage
 
 MAX_VALUES = 100
 MAX_VALUES_BYTES = 256 * 1024
@@ -129,7 +129,7 @@ class AskStore(StoreModule):
 
         def work(tx: Tx) -> bool:
             asked = tx.queue("lock_runs", rows=id_rows([run])), tx.queue("find_ask", run=run, ask=key)
-            receiver = AskReceiver(tx, run, name)
+            message = DirectMessage(tx, run, ask_topic(name))
             locked, found = locked_runs(asked[0]()).get(run), asked[1]()
             if locked is None:
                 raise RunNotFound.of(run)
@@ -147,13 +147,11 @@ class AskStore(StoreModule):
             text = tx.payloads.pack(
                 encode_envelope(ReceivedAsk(key, id, name, payload)), context, f"the payload of ask {name!r}"
             )
-            taken_by = receiver.key_if_first()
-            tx.queue("add_ask", run=run, topic=ask_topic(name), payload=text, sent_by=id, ask=key, taken_by=taken_by)
+            message.add(text, id, key, is_waiting=locked.state == "waiting")
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=run)
                 entry = msgspec.json.encode({"by": by, "ask": name}).decode()
                 tx.execute("add_history", rows=json_rows([history_row(run, n, "sent", attempt, data=entry)]))
-            receiver.deliver(text, is_running=locked.state == "running")
             tx.counts_ready_runs = True
             return True
 

@@ -38,9 +38,16 @@ from holdfast.store.limits import parse_counter_key, parse_permits
 from holdfast.store.module import StoreModule, Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.propagation import propagate_ends, restart_run, retry_runs
 from holdfast.store.run_queries import StepRow
-from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
+from holdfast.store.run_tree import (
+    LockedRun,
+    cancel_runs,
+    format_spawn_key,
+    lock_runs,
+    lock_runs_later,
+    lock_with_parents,
+)
 from holdfast.store.step_permits import without_times
-from holdfast.store.waits import RESENT, SET_ASIDE, deliver_message
+from holdfast.store.waits import RESENT, SET_ASIDE, DirectMessage
 
 MAX_SHOWN_STEPS = 20
 
@@ -198,7 +205,7 @@ class RunActions(StoreModule):
         def prepare(tx: Tx, run: LockedRun) -> tuple[str, str, dict[str, Any]]:
             return topic, _packed_message(tx, run, topic, payload), {"topic": topic}
 
-        self._send(id, by, prepare, connection)
+        self._send(id, by, prepare, topic, connection)
 
     def resend(self, id: str, number: int, payload: str | None = None, by: str | None = None) -> str:
         """Send a message again that was set aside, or another payload instead of it; return its topic."""
@@ -220,15 +227,21 @@ class RunActions(StoreModule):
         id: str,
         by: str | None,
         prepare: Callable[[Tx, LockedRun], tuple[str, str, dict[str, Any]]],
+        known_topic: str | None = None,
         connection: CallerConnection | None = None,
     ) -> str:
-        """Send a message: `prepare` returns its topic, its packed payload and what its history entry says."""
+        """Send a message: `prepare` returns its topic, its packed payload and what its history entry says.
+
+        `known_topic`: the topic, if it is known before `prepare` has read it.
+        """
         call = str(new_id())
         tries = count(1)
         topics: list[str] = []
 
         def work(tx: Tx) -> str:
-            run = lock_runs(tx, [id]).get(id)
+            locked = lock_runs_later(tx, [id])
+            message = None if known_topic is None else DirectMessage(tx, id, known_topic)
+            run = locked().get(id)
             if run is None:
                 raise RunNotFound.of(id)
             if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
@@ -240,13 +253,12 @@ class RunActions(StoreModule):
                 raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages{instead}")
             topic, payload, data = prepare(tx, run)
             topics.append(topic)
-            message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
-            tx.queue("add_messages", rows=json_rows([message]))
+            message = message or DirectMessage(tx, id, topic)
+            message.add(payload, call, is_waiting=run.state == "waiting")
             if by is not None:
                 ((n, attempt),) = tx.execute("next_history_number", id=id)
                 entry = msgspec.json.encode({"by": by, **data} if by else data).decode()
                 tx.queue("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=entry)]))
-            deliver_message(tx, id, topic, is_running=run.state == "running")
             tx.counts_ready_runs = True
             return topic
 

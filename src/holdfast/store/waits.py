@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.database.caller_connection import CallerConnection
-from holdfast.model.asks import ANY_ASK, ask_topic, asked_name
+from holdfast.model.asks import ANY_ASK, asked_name
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import PayloadContext
 from holdfast.model.topics import parse_inbox
@@ -355,11 +355,11 @@ def _add_set_aside(tx: Tx, run: str, data: dict[str, Any]) -> None:
     tx.execute("add_history", rows=json_rows([entry]))
 
 
-def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -> None:
+def deliver_message(tx: Tx, run: str, topic: str, *, is_waiting: bool) -> None:
     """Deliver the first unread message of a topic to the first open wait for one, if both exist.
 
-    An ask goes to a wait for its name, or else to one for asks of all names. `is_running`: whether the locked run is
-    running, so that it need not be woken.
+    An ask goes to a wait for its name, or else to one for asks of all names. `is_waiting`: whether the locked run
+    waits, so that it has to be woken.
     """
     waiting, unread = _first_receiver(_queue_receivers(tx, run, topic))
     if waiting is None:
@@ -367,7 +367,7 @@ def deliver_message(tx: Tx, run: str, topic: str, *, is_running: bool = False) -
     generation, key = waiting
     payload = take_first(tx, run, unread, receiver_key(generation, key))
     if payload is not None:
-        _resolve_by_message(tx, run, waiting, payload, is_running=is_running)
+        _resolve_by_message(tx, run, waiting, payload, is_waiting=is_waiting)
 
 
 def _queue_receivers(tx: Tx, run: str, topic: str) -> list[tuple[Callable[[], Sequence[Row]], ...]]:
@@ -381,46 +381,46 @@ def _first_receiver(found: Iterable[tuple[Callable[[], Sequence[Row]], ...]]) ->
     return next(((rows[0], unread()) for receivers, unread in found if (rows := receivers())), (None, ()))
 
 
-def _resolve_by_message(tx: Tx, run: str, waiting: Row, payload: str, *, is_running: bool) -> None:
+def _resolve_by_message(tx: Tx, run: str, waiting: Row, payload: str, *, is_waiting: bool) -> None:
     generation, key = waiting
     resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
     resolve_waits(tx, [resolved])
-    if not is_running:
+    if is_waiting:
         wake_runs(tx, [run])
 
 
-class AskReceiver:
-    """The wait that receives a new ask. Queued with the lock of the run, before the ask is added: one round trip."""
+class DirectMessage:
+    """A message or an ask to a locked run, which receives it at once if a wait is open for it.
 
-    def __init__(self, tx: Tx, run: str, name: str) -> None:
+    Created with the lock of the run, so that the read of the wait shares its round trip.
+    """
+
+    def __init__(self, tx: Tx, run: str, topic: str) -> None:
         self._tx = tx
         self._run = run
-        self._topic = ask_topic(name)
-        self._found = _queue_receivers(tx, run, self._topic)
-        self._waiting: Row | None = None
-        self._is_first = False
+        self._topic = topic
+        self._found = _queue_receivers(tx, run, topic)
 
-    def key_if_first(self) -> str | None:
-        """Return how the ask names the wait that takes it; None if none waits, or an older ask comes first."""
-        self._waiting, unread = _first_receiver(self._found)
-        self._is_first = not unread
-        return receiver_key(*self._waiting) if self._waiting is not None and self._is_first else None
-
-    def deliver(self, payload: str, *, is_running: bool) -> None:
-        """Resolve the wait, when the ask has been added."""
-        if self._waiting is None:
-            return
-        if self._is_first:
-            _resolve_by_message(self._tx, self._run, self._waiting, payload, is_running=is_running)
-        else:
-            deliver_message(self._tx, self._run, self._topic, is_running=is_running)
+    def add(self, payload: str, sent_by: str, ask: str | None = None, *, is_waiting: bool) -> None:
+        """Add it behind the others. `ask`: the key of an ask. `is_waiting`: whether the run waits."""
+        tx, run = self._tx, self._run
+        waiting, unread = _first_receiver(self._found)
+        is_first = waiting is not None and not unread
+        taken_by = receiver_key(*waiting) if waiting is not None and is_first else None
+        tx.queue(
+            "add_message", run=run, topic=self._topic, payload=payload, sent_by=sent_by, ask=ask, taken_by=taken_by
+        )
+        if waiting is not None and is_first:
+            _resolve_by_message(tx, run, waiting, payload, is_waiting=is_waiting)
+        elif waiting is not None:
+            deliver_message(tx, run, self._topic, is_waiting=is_waiting)
 
 
-def wake_runs(tx: Tx, runs: Collection[str]) -> int:
-    """Make waiting runs with a resolved wait ready; return how many."""
-    woken = len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0
-    tx.ready_runs += woken
-    return woken
+def wake_runs(tx: Tx, runs: Collection[str]) -> None:
+    """Make those of these runs ready that wait and have a resolved wait. All of them count as ready."""
+    if runs:
+        tx.queue("wake_runs", rows=id_rows(sorted(runs)))
+        tx.ready_runs += len(runs)
 
 
 SET_ASIDE_EVENT = 1

@@ -28,13 +28,6 @@ where r.id {among(:rows, id uuid)}
 -- Delete the values of pruned runs.
 delete from {schema}run_values where run {among(:rows, id uuid)}
 
--- name: add_ask
--- Append an ask to the messages of a locked run; `taken_by`: the wait that receives it at once.
-insert into {schema}messages (run, n, topic, payload, sent_at, sent_by, ask, taken_by)
-select cast(:run as {uuid}), 1 + coalesce((select max(m.n) from {schema}messages m where m.run = cast(:run as {uuid})), 0),
-    :topic, :payload, {now}, :sent_by, :ask, cast(:taken_by as text)
-where true
-
 -- name: find_ask
 -- Find the ask of a run with a key.
 select topic, payload, sent_by from {schema}messages where run = cast(:run as {uuid}) and ask = :ask

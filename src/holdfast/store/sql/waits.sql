@@ -187,12 +187,12 @@ select target, payload from {schema}events where more = 1 order by target limit 
 -- Mark that all waiters of these events were woken.
 update {schema}events set more = 0 where target {among(:rows, target text)}
 
--- name: add_messages
--- Append messages to runs, numbered on under the run's lock.
-insert into {schema}messages (run, n, topic, payload, sent_at, sent_by)
-select cast(each.run as {uuid}), each.number + coalesce((select max(m.n) from {schema}messages m where m.run = each.run), 0),
-    each.topic, each.payload, {now}, each.sent_by
-from {each(:rows, run uuid, number int, topic text, payload text, sent_by text)}
+-- name: add_message
+-- Append a message or an ask to those of a locked run; `taken_by`: the wait that receives it at once.
+insert into {schema}messages (run, n, topic, payload, sent_at, sent_by, ask, taken_by)
+select cast(:run as {uuid}), 1 + coalesce((select max(m.n) from {schema}messages m where m.run = cast(:run as {uuid})), 0),
+    :topic, :payload, {now}, :sent_by, cast(:ask as text), cast(:taken_by as text)
+where true
 
 -- name: find_sent_message
 -- Check whether a call has sent its message.
