@@ -10,10 +10,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import holdfast
 from holdfast import errors
@@ -188,6 +191,30 @@ def test_every_pinned_version_has_hashes_and_no_address_of_an_index():
     assert len(PIN.findall(text)) == text.count("==") > 100
     for name in ("constraints.txt", "pyproject.toml", "dev"):
         assert not re.search(r"index-url|find-links|pypi\.org|/simple", (ROOT / name).read_text()), name
+
+
+def installed_with(*requirements: str) -> set[str]:
+    """Return the names of the installed packages that these requirements need, directly or indirectly."""
+    found, left = set[tuple[str, frozenset[str]]](), [Requirement(each) for each in requirements]
+    while left:
+        each = left.pop()
+        key = (canonicalize_name(each.name), frozenset(each.extras))
+        if key in found or not list(metadata.distributions(name=each.name)):
+            continue
+        found.add(key)
+        for line in metadata.requires(each.name) or ():
+            needed = Requirement(line)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": name}) for name in {"", *each.extras}):
+                left.append(needed)
+    return {name for name, _ in found}
+
+
+def test_every_package_that_tests_install_is_pinned():
+    """pip refuses a package without a hash, so that `./dev test` would fail where uv can't be downloaded."""
+    pinned = {canonicalize_name(pin.split("==")[0]) for pin in PIN.findall((ROOT / "constraints.txt").read_text())}
+    needed = installed_with("holdfast[dev,postgres]") - {"holdfast"}
+    assert len(needed) > 100
+    assert needed - pinned == set()
 
 
 def test_dependencies_of_users_have_an_upper_bound_and_the_build_is_pinned():
