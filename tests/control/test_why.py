@@ -70,6 +70,38 @@ def test_a_real_worker_that_doesnt_know_the_task_is_named(database_url):
     assert reason.data["workers"] == [alive.name]
 
 
+def test_a_run_is_left_to_a_worker_with_the_preferred_labels_for_a_second(control, harness):
+    prefers = {"task": {"region": "eu"}}
+    open_worker(harness, "ada", labels={"region": "eu"}, prefers=prefers)
+    run = harness.add()
+    assert why(control, run).code == "next", "there is no other worker"
+    open_worker(harness, "bob", labels={"region": "us"}, prefers=prefers)
+    reason = why(control, run)
+    assert reason.code == "preferred"
+    assert reason.text == (
+        "left to worker ada with the labels that task task prefers, region=eu; worker bob may claim it once it has been"
+        " ready for 1 s"
+    )
+    assert reason.data == {"prefers": {"region": "eu"}, "workers": ["ada"], "others": ["bob"]}
+    harness.clock.advance(0.999)
+    assert why(control, run).code == "preferred"
+    harness.clock.advance(0.001)
+    assert why(control, run).text == "ready to be claimed by workers ada, bob"
+
+
+@pytest.mark.parametrize(
+    ("name", "info"),
+    [
+        ("bob", {"labels": {}}),  # of a release that doesn't know preferences, so it claims at once
+        ("bob", {"labels": {}, "prefers": {"task": {"region": "no"}}, "queues": ["mail"]}),
+    ],
+)
+def test_a_run_is_not_left_if_another_worker_claims_it_or_never_can(control, harness, name, info):
+    open_worker(harness, "ada", labels={"region": "eu"}, prefers={"task": {"region": "eu"}})
+    open_worker(harness, name, **info)
+    assert why(control, harness.add()).code == "next"
+
+
 def test_every_slot_is_taken(control, harness):
     open_worker(harness, "ada", concurrency=1)
     first, second = harness.add(), harness.add()

@@ -11,11 +11,12 @@ from collections import Counter
 import pytest
 
 from holdfast import Batch, Context
-from holdfast.control import Control
+from holdfast.control import Control, explainer
 from holdfast.engine.attempt import SlotPool
 from holdfast.engine.loops import claimer, known_lanes
 from holdfast.engine.placement import check_queues
 from holdfast.errors import ConfigError
+from holdfast.store.module import StoreModule
 from holdfast.store.sessions import SessionStore
 from tests.processes import tasks as process_tasks
 from tests.support.corruption import fetch
@@ -411,6 +412,20 @@ def test_runs_are_left_to_a_worker_with_the_preferred_label(app, near, monkeypat
             assert {run.result(timeout=30) for run in [near.enqueue() for _ in range(20)]} == {preferred}
 
 
+def test_a_run_that_is_left_is_explained(app, near, monkeypatch):
+    for module in (known_lanes, explainer):
+        monkeypatch.setattr(module, "PREFERENCE_S", 3600.0)
+    info = json.dumps({"labels": {"region": "eu"}, "tasks": ["near"], "prefers": {"near": {"region": "eu"}}})
+    app.store.sessions.open("preferred", "preferred", 3600 * 10**6, info)
+    run = near.enqueue()
+    with app.worker(labels={"region": "us"}):
+        control = Control(app.store)
+        other = next(each for each in control.workers.list() if each.session != "preferred")
+        assert other.prefers == {"near": {"region": "eu"}}
+        (reason,) = control.whys.why(run.id).reasons
+    assert (reason.code, reason.data["workers"], reason.data["others"]) == ("preferred", ["preferred"], [other.name])
+
+
 def test_a_run_that_has_waited_is_executed_without_the_preferred_label(app, near, preferred_session, monkeypatch):
     run = near.enqueue()
     lanes = known_lanes.KnownLanes(app.store, app.registry, None, {"region": "us"})
@@ -422,6 +437,27 @@ def test_a_run_that_has_waited_is_executed_without_the_preferred_label(app, near
     assert lanes.ordinary == list(lanes.tasks)
     assert app.worker().drain(timeout=60) == 1
     assert run.info().state == "done"
+
+
+def test_a_preference_costs_workers_without_the_labels_one_read_per_refresh(app, near, preferred_session, monkeypatch):
+    near.enqueue()
+    names: list[str] = []
+    execute = StoreModule._execute
+
+    def noted(self, purpose, name, **values):
+        names.append(name)
+        return execute(self, purpose, name, **values)
+
+    monkeypatch.setattr(StoreModule, "_execute", noted)
+    monkeypatch.setattr(known_lanes, "PREFERRED_WORKERS_INTERVAL_S", 3600.0)
+    for labels, reads in (({"region": "eu"}, []), ({}, ["find_waiting_lanes"])):
+        lanes = known_lanes.KnownLanes(app.store, app.registry, None, labels)
+        lanes.refresh()
+        assert names == ["list_lanes", *(["list_live_sessions"] if reads else []), *reads]
+        names.clear()
+        lanes.refresh()
+        assert names == ["list_lanes", *reads]
+        names.clear()
 
 
 def test_a_few_of_very_many_lanes_are_left(app, near, preferred_session, monkeypatch):

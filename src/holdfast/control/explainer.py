@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -22,7 +22,7 @@ from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.explanation import Reason
 from holdfast.model.failure import error_from_json
-from holdfast.model.labels import format_labels
+from holdfast.model.labels import PREFERENCE_S, format_labels, meets
 from holdfast.model.names import counted
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.model.step_keys import key_label
@@ -342,7 +342,26 @@ class Explainer:
             names = [each.name for each in (*busy, *threads, *processes)]
             data = {"workers": names, "thread": bool(threads), "process": bool(processes)}
             return Reason("busy", f"{' and '.join(taken)} are in use", data)
-        return Reason("next", f"ready to be claimed by {_names(eligible)}")
+        return self._left_reason(row, with_labels) or Reason("next", f"ready to be claimed by {_names(eligible)}")
+
+    def _left_reason(self, row: RunRow, workers: list[WorkerInfo]) -> Reason | None:
+        """Name the workers with the labels that the task of a run prefers, while all others leave the run to them."""
+        prefers: Mapping[str, str] = next(
+            (labels for worker in workers if (labels := worker.prefers.get(row.task))), {}
+        )
+        preferred = [worker for worker in workers if meets(worker.labels, prefers)]
+        others = [worker for worker in workers if worker not in preferred]
+        if not preferred or not others or not all(row.task in worker.prefers for worker in others):
+            return None
+        lane = self._store.lanes.find(row.queue, row.task)
+        if lane is None or self._store.claims.waiting_lanes([lane], int(PREFERENCE_S * MICROS_PER_SECOND), "read"):
+            return None
+        text = (
+            f"left to {_names(preferred)} with the labels that task {row.task} prefers, {format_labels(prefers)};"
+            f" {_names(others)} may claim it once it has been ready for {PREFERENCE_S:g} s"
+        )
+        names = {"workers": [worker.name for worker in preferred], "others": [worker.name for worker in others]}
+        return Reason("preferred", text, {"prefers": dict(prefers), **names})
 
     def _busy(self, workers: list[WorkerInfo], queue: str) -> list[WorkerInfo]:
         """Return the workers without a free slot for runs of a queue."""

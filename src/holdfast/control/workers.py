@@ -54,6 +54,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
     requires: Mapping[str, Mapping[str, str]] = {}
     """The labels that its tasks require, by task. It claims no run of a task whose labels it doesn't have."""
+    prefers: Mapping[str, Mapping[str, str]] = {}
+    """The labels that its tasks prefer, by task. It leaves their runs to live workers with the labels for a second."""
     queue_slots: Mapping[str, int] = {}
     """The slots of queues that have their own; the rest of `concurrency` is shared by the other queues."""
     memory: int = 0
@@ -185,6 +187,7 @@ def _info(row: SessionRow) -> WorkerInfo:
         process_tasks=report.process_tasks or (),
         labels=report.labels,
         requires=report.requires,
+        prefers=report.prefers,
         queue_slots=report.queue_slots,
         memory=health.memory,
         version=report.version,
@@ -203,6 +206,7 @@ class _StartReport(msgspec.Struct):
     process_tasks: list[str] | None = None
     labels: dict[str, str] = {}
     requires: dict[str, dict[str, str]] = {}
+    prefers: dict[str, dict[str, str]] = {}
     queue_slots: dict[str, int] = {}
     version: str | None = None
 

@@ -286,6 +286,7 @@ class WorkerComponents:
         in_threads = sorted(name for name, task in tasks.items() if task.uses_threads)
         in_processes = sorted(name for name, task in tasks.items() if task.declaration.run_in == "process")
         requires = {name: task.declaration.requires for name, task in tasks.items() if task.declaration.requires}
+        prefers = {name: task.declaration.prefers for name, task in tasks.items() if task.declaration.prefers}
         info = {
             "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
             "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MAX_REPORTED_TASKS],
@@ -294,6 +295,7 @@ class WorkerComponents:
             "subscriptions": self.scheduler.subscription_digests(),
             "labels": self.settings.labels, "queue_slots": self.settings.queue_slots,
             "requires": dict(sorted(requires.items())[:MAX_REPORTED_TASKS]),
+            "prefers": dict(sorted(prefers.items())[:MAX_REPORTED_TASKS]),
             "version": metadata.version("holdfast"),
         }  # fmt: skip
         unpreferred = self.lanes.unpreferred(tasks)

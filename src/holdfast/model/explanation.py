@@ -10,7 +10,7 @@ import msgspec
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, step, time, debounce, retry, event, message, children, sleep, gate, nodes,
     concurrency, limit, budget, quiescing, queued, isolated, held, paused, no_worker, no_queue, unknown_task, no_label,
-    unhealthy, busy, or next."""
+    unhealthy, busy, preferred, or next."""
 
     code: str
     text: str

@@ -1,4 +1,4 @@
-"""Labels of workers, and the labels that a task requires.
+"""Labels of workers, and the labels that a task requires or prefers.
 
 A label has a name and a value, such as `gpu=a100`. A task requires a value, or with `"*"` only that the worker has the
 label.
@@ -14,6 +14,8 @@ from holdfast.model.names import check_name, quoted
 
 ANY_VALUE = "*"
 MAX_LABELS = 50
+PREFERENCE_S = 1.0
+"""For how long a run is left to workers with the labels that its task prefers."""
 
 
 def check_labels(value: Any, what: str) -> dict[str, str]:

@@ -360,9 +360,9 @@ class ClaimStore(StoreModule):
         """Return whether these lanes have, or had a moment ago, something to claim."""
         return bool(lanes) and bool(self._execute("claim", "has_ready", lanes=_lane_rows(lanes)))
 
-    def waiting_lanes(self, lanes: Collection[int], age: int) -> list[int]:
+    def waiting_lanes(self, lanes: Collection[int], age: int, purpose: str = "claim") -> list[int]:
         """Return those of these lanes in which a run has been ready for this many microseconds."""
-        return [int(lane) for (lane,) in self._execute("claim", "find_waiting_lanes", lanes=_lane_rows(lanes), age=age)]
+        return [int(lane) for (lane,) in self._execute(purpose, "find_waiting_lanes", lanes=_lane_rows(lanes), age=age)]
 
     def has_isolated(self, lanes: Collection[int]) -> bool:
         """Return whether isolated runs of these lanes wait for a process of their own."""

@@ -128,6 +128,11 @@ class LaneStore(StoreModule):
             known = self._usable(self._read())
         return known
 
+    def find(self, queue: str, task: str) -> int | None:
+        """Return the id of a lane; None if it doesn't exist."""
+        rows = self._execute("read", "find_lanes", rows=json_rows([{"queue": queue, "task": task}]))
+        return int(rows[0][0]) if rows else None
+
     def refresh(self, purpose: str = "read") -> dict[int, LaneKey]:
         """Read all lanes and update the cache, unless a caller's open transaction may still roll lanes back."""
         return {row.id: (row.queue, row.task) for row in self._read(purpose)}

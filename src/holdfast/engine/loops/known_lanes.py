@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.engine.attempt import SlotPool
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.model.labels import meets
+from holdfast.model.labels import PREFERENCE_S, meets
 from holdfast.store import Claim, Store
 from holdfast.task.fakes import active_fakes, fake_remote_tasks
 from holdfast.task.registry import Registry
@@ -22,10 +22,6 @@ MAX_CLAIM_LANES = 250
 RECENT_CLAIM_S = 2.0
 """A lane that gave runs within this time is claimed from without looking for ready runs first: its index entries of
 claimed runs, which remain until vacuum, would slow that down."""
-
-
-PREFERENCE_S = 1.0
-"""For how long a run is left to workers with the labels that its task prefers."""
 PREFERRED_WORKERS_INTERVAL_S = 5.0
 """How often a worker without such labels reads which workers have them."""
 

@@ -46,6 +46,7 @@ _REASON_PAGES = {
     "no_queue": ("workers", "/workers", "all_tenants"),
     "busy": ("workers", "/workers", "all_tenants"),
     "unhealthy": ("workers", "/workers", "all_tenants"),
+    "preferred": ("workers", "/workers", "all_tenants"),
 }
 
 
