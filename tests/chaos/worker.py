@@ -1,4 +1,7 @@
-"""A worker of a chaos run: worker.py URL LEDGER --lease S --concurrency N --clock-off S. Exits with its parent."""
+"""A worker of a chaos run, which exits with its parent.
+
+worker.py URL LEDGER --lease S --concurrency N --clock-off S [--label NAME]
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ parser.add_argument("ledger")
 parser.add_argument("--lease", type=float, required=True)
 parser.add_argument("--concurrency", type=int, required=True)
 parser.add_argument("--clock-off", type=float, default=0.0)
+parser.add_argument("--label")
 
 
 def main() -> None:
@@ -39,7 +43,8 @@ def main() -> None:
     logging.getLogger("holdfast").setLevel(logging.INFO)
     workload = Workload(Holdfast(options.url), Ledger(options.ledger), options.lease)
     try:
-        workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency).run()
+        labels = {options.label: "yes"} if options.label else None
+        workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency, labels=labels).run()
     except StoreUnavailable as error:
         sys.exit(f"not started: {error}")  # The pool starts another one.
 

@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.chaos.workload import NEAR
+
 WORKER = Path(__file__).with_name("worker.py")
 CLOCK_OFFSETS_S = (0.0, 600.0, -600.0, 3.0, -3.0)
 STOP_TIMEOUT_S = 20.0
+LABELLED = 3
+"""One of so many workers has the label that some tasks prefer."""
 
 
 class Machine:
@@ -89,8 +93,10 @@ class WorkerPool:
     def _start_worker(self, machine: Machine) -> WorkerProcess:
         off = self.random_source.choice(CLOCK_OFFSETS_S) if machine.clock is None else 0.0
         self.skewed_clocks += off != 0 or machine.clock not in (None, "")
-        log = self.folder / f"worker{len(self.workers) + len(self.exited)}.log"
+        number = len(self.workers) + len(self.exited)
+        log = self.folder / f"worker{number}.log"
         options = ["--lease", self.lease, "--concurrency", self.concurrency, "--clock-off", off]
+        options += ["--label", NEAR] if number % LABELLED == 0 else []
         command = [sys.executable, WORKER, self.url, self.folder / "ledger", *options]
         with log.open("wb") as output, machine.inside():
             process = subprocess.Popen(

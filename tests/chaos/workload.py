@@ -30,6 +30,8 @@ SUBSCRIBERS = ("ship", "bill", "audit")
 """Tasks that receive messages. A message's mark and the name of the task are the mark of its run."""
 LIMIT = "calls"
 """The limit of steps that operators lower and reset meanwhile."""
+NEAR = "near"
+"""A label that some workers have and a task prefers: most of the time its runs are left to them, or wait a second."""
 HARM_LEASES = 1.5
 """How long culprits block the event loop or hold the GIL, in leases."""
 HANG_LEASES = 3.0
@@ -75,6 +77,7 @@ EXPECTED = {
     "machine": Expected({"": ("pack", *(f"load{n}" for n in range(LOADS)), "ship")}, ("t1",)),
     "flow": Expected({"": ("l1", "l2"), **of_job("q1", "q2")}),
     "batch": Expected({"": ("job",)}),
+    "near": Expected({"": ("job",)}),
     "topic": Expected({"": ("s1", "s2"), **of_job("placed_ship", "placed_audit", "paid_bill", "paid_audit")}),
     "restless": Expected({"": ("rest",)}),
 }
@@ -141,7 +144,7 @@ class Workload:
         self.app = app
         self.job, self.in_thread, self.child = _add_small_tasks(app)
         order, plain, undoing = _add_functions(app, self.job, self.in_thread, self.child)
-        flow, batched = _add_flow_control(app, self.job)
+        flow, batched, near = _add_flow_control(app, self.job)
         publishing = _add_topics(app)
         machine = app.machine("machine", Pack, Load, Ship, max_crashes=MAX_CRASHES)
         restless = app.machine("restless", Move, max_crashes=MAX_CRASHES)
@@ -156,6 +159,7 @@ class Workload:
             "graph": lambda mark: app.submit(self.graph(mark)),
             "flow": lambda mark: flow.options(key=mark, metadata={"mark": mark}).enqueue(mark),
             "batch": lambda mark: batched.options(key=mark).enqueue(mark),
+            "near": lambda mark: near.options(key=mark).enqueue(mark),
             "topic": lambda mark: publishing.options(key=mark).enqueue(mark),
             "restless": lambda mark: restless.options(key=mark).enqueue(Move(mark=mark, left=MOVES)),
         }
@@ -184,7 +188,7 @@ class Workload:
         return outer
 
 
-def _add_flow_control(app: Holdfast, job: Any) -> tuple[Any, Any]:
+def _add_flow_control(app: Holdfast, job: Any) -> tuple[Any, Any, Any]:
     app.limit(LIMIT, concurrency=3, rate="1000/s", cost=2)
 
     @app.task(name="flow", **SETTINGS)
@@ -203,7 +207,11 @@ def _add_flow_control(app: Holdfast, job: Any) -> tuple[Any, Any]:
     async def batched(marks: list[str]) -> None:
         await effects.do_batch(marks, "job")
 
-    return flow, batched
+    @app.task(name="near", prefers={NEAR: "yes"}, **SETTINGS)
+    async def near(mark: str) -> str:
+        return await effects.ado(mark, "job")
+
+    return flow, batched, near
 
 
 def _add_topics(app: Holdfast) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
@@ -10,12 +11,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from holdfast.engine.loops import known_lanes
 from holdfast.model.asks import asked_name
 from holdfast.model.topics import parse_inbox
 from tests.support.asks import send_ask
 from tests.support.durable import kinds
 from tests.support.permits import in_use
-from tests.support.programs import Interpreter, logger, names, programs
+from tests.support.programs import NEAR, Interpreter, logger, names, programs
 from tests.support.wait_until import wait_until
 
 STEPS = ("step", "thread", "fail", "again", "value")
@@ -106,8 +108,12 @@ def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1, max_res
         if max_resident == 0 and any(name.startswith(("wait", "crash")) for name in names(program)):
             assert len(seen) > 1, f"{program}: it wasn't interrupted"
 
-    with app.worker(concurrency=concurrency, max_resident=max_resident):
+    with ExitStack() as workers:
+        if "near" in leaves:
+            workers.enter_context(app.worker(queues=["near"], labels=NEAR))
+        workers.enter_context(app.worker(concurrency=concurrency, max_resident=max_resident))
         each()
+    assert interpreter.loops["near"].isdisjoint(interpreter.loops["program"]), "another worker executed its children"
 
 
 def test_suspended_programs_resume_with_the_same_history(app, ledger):
@@ -115,9 +121,10 @@ def test_suspended_programs_resume_with_the_same_history(app, ledger):
 
 
 @pytest.mark.parametrize("max_resident", [0, 1000])
-def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, max_resident):
+def test_programs_with_sleeps_and_children_resume_with_the_same_history(app, ledger, monkeypatch, max_resident):
+    monkeypatch.setattr(known_lanes, "PREFERENCE_S", 3600.0)
     leaves = (*STEPS, "wait", "message", "ask", "sleep", "child", "broken", "annotate", "set", "limited", "adjusted")
-    leaves = (*leaves, "spend", "paid", "topic", "publish")
+    leaves = (*leaves, "spend", "paid", "topic", "publish", "near")
     run_programs(app, ledger, 20, leaves, concurrency=2, max_resident=max_resident)
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from holdfast import Context, Fatal, Logs, Retry, Secret, SyncContext
 from holdfast.control import Control
+from holdfast.engine.loops import base
 from holdfast.engine.run_logs import RunLogHandler
-from holdfast.errors import ConfigError, RunNotFound
+from holdfast.errors import ConfigError, RunNotFound, StoreUnavailable
 from tests.support.durable import drain, kinds, state
 from tests.support.history_queries import fetch
 from tests.support.wait_until import wait_until
@@ -137,6 +138,34 @@ def test_a_retried_function_stores_only_what_it_does_again(app):
     assert [(line.message, line.attempt) for line in run.logs()] == [
         ("begins", 1), ("step a", 1), ("try", 1), ("try", 2),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", ["commit", "reply"])
+def test_a_commit_that_is_repeated_keeps_each_line_once(app, monkeypatch, lost):
+    monkeypatch.setattr(base, "FIRST_RETRY_PAUSE_S", 0.01)
+    record, calls = app.store.logs.record, []
+
+    def fail_first(session, writes):
+        calls.append(len(writes.groups))
+        if lost == "reply" or len(calls) > 1:
+            record(session, writes)
+        if len(calls) == 1:
+            raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(app.store.logs, "record", fail_first)
+
+    @app.task(name="order", retry=ONCE)
+    async def order(ctx: Context) -> None:
+        shop.info("begins")
+        await ctx.step(say, "a")
+        shop.info("ends")
+
+    run = order.enqueue()
+    with app.worker():
+        run.result(timeout=30)
+    assert len(calls) > 1
+    assert messages(run) == ["begins", "step a", "ends"]
+    assert run.logs().dropped == 0
 
 
 def test_lines_can_be_filtered_searched_and_paged(app):

@@ -26,7 +26,7 @@ EFFECTS = {
     "undoing_plainly": UNDOING,
     "graphing": ["n1", "concludes", "n2", "n3", "n4", "n5"],
     "cutting": ["n1", "n2", "n3", "n4"],
-    "flowing": ["l1", "l2", "l3", "l4", "d1", "q0", "q1", "k1", "b1", "b2", "b3", "ended"],
+    "flowing": ["l1", "l2", "l3", "l4", "d1", "q0", "q1", "k1", "p1", "b1", "b2", "b3", "ended"],
 }
 RESULTS = {
     "everything": [
@@ -35,7 +35,7 @@ RESULTS = {
     "plainly": ["s1", "t1", "gone", "first", "second", "t2", *ITEMS, "c1", "s2"],
     "graphing": {"a": "n1", "ok": "yes", "b": "n4", "n": {"x": "n2", "y": "n3"}, "z": "n5"},
     "cutting": [1, 2, 3, 4],
-    "flowing": ["l1", "l2", "l3", "l4", "b1", "b2", "b3"],
+    "flowing": ["l1", "l2", "l3", "l4", "p1", "b1", "b2", "b3"],
 }  # fmt: skip
 RUNS = {
     "everything": {"everything": 1, "talker": 1, "child": 6, "alone": 2},
@@ -44,7 +44,7 @@ RUNS = {
     "undoing_plainly": {"undoing_plainly": 1, "child": 1, "sleeper": 1},
     "graphing": {"graphing": 1, "child": 6},
     "cutting": {"cutting": 1},
-    "flowing": {"flowing": 1, "alone": 4, "bulk": 3, "ended": 1},
+    "flowing": {"flowing": 1, "alone": 4, "near": 1, "bulk": 3, "ended": 1},
 }
 ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": [], "flowing": []}
 ENOUGH = {

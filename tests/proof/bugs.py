@@ -14,18 +14,21 @@ from unittest import mock
 import msgspec
 from greenlet import getcurrent
 
-from holdfast.database import statements
+from holdfast.database import migrate, statements
 from holdfast.database.dialect import AGED_TURN_OFFSET, SqliteDialect
+from holdfast.engine import batches
 from holdfast.engine.attempt import Attempt, SlotPool
 from holdfast.engine.batches import BatchCall
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.resident import ResidentFunction
 from holdfast.engine.event_loop import StallHandler
+from holdfast.engine.loops import batch_claimer
 from holdfast.engine.loops.claimer import Claimer, CommitClaim
 from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.processes import framing, pool
+from holdfast.engine.write_queue import PendingLogs
 from holdfast.model.ids import new_id_text
 from holdfast.policy.admission import LimitCounter
 from holdfast.store import command_batch, propagation, topics
@@ -37,18 +40,21 @@ from holdfast.store.journal import Journal
 from holdfast.store.step_transactions import StepTransactions
 
 STREAM_TEST = "tests/store/test_stream_resets.py::test_readers_that_reconnect_have_exactly_what_counts"
-PLACEMENT_TEST = "tests/engine/test_placement.py"
+RETRY_TEST = "tests/engine/test_retry_with_arguments.py"
+LINES_TEST = "tests/engine/test_run_logs.py::test_a_commit_that_is_repeated_keeps_each_line_once"
 Changes = dict[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A plausible bug: replacements in SQL statements (`sql`) or a patch of the code (`code`)."""
+    """A plausible bug: replacements in SQL statements (`sql`), a patch of the code (`code`), or replacements in the
+    files of migrations (`migration`)."""
 
     name: str
     what: str
     sql: Changes | None = None
     code: Callable[[], Any] | None = None
+    migration: Changes | None = None
     in_the_model: bool = True
     """Whether the bug is in what the model specifies of the store, so that the model can catch it."""
     test: str | None = None
@@ -68,7 +74,21 @@ class Bug:
                 stack.enter_context(mock.patch.object(statements, "read_sources", return_value=tuple(changed)))
             if self.code is not None:
                 stack.enter_context(self.code())
+            if self.migration is not None:
+                stack.enter_context(mock.patch.object(migrate, "migrations", return_value=self._changed_migrations()))
             yield
+
+    def _changed_migrations(self) -> tuple[migrate.Migration, ...]:
+        """Replace the text in files of migrations."""
+        assert self.migration is not None
+        files = {each.name: each for each in migrate.migrations()}
+        for name, changes in self.migration.items():
+            text = files[name].text
+            for old, new in changes:
+                assert old in text, f"{self.name}: {name} no longer contains {old!r}"
+                text = text.replace(old, new)
+            files[name] = msgspec.structs.replace(files[name], text=text)
+        return tuple(files.values())
 
     def _changed(self, source: statements.StatementSource) -> statements.StatementSource:
         """Replace the text, except in statements for PostgreSQL only."""
@@ -218,6 +238,32 @@ def _resume_without_bound(policy: ScanPolicy, head_scan_s: float, *, crowded: bo
 def _accept_any_reply(file: int, kind: bytes, max_bytes: int, tag: bytes, more: Callable[[bool], bool]) -> bytes | None:
     header = framing._read(file, len(tag) + len(kind) + 4, more, started=False)
     return None if header is None else framing._read(file, int.from_bytes(header[-4:]), more, started=True)
+
+
+def _group_any_tenant(attempt: Attempt) -> tuple[str, None, SlotPool | None]:
+    return attempt.task.name, None, attempt.slots
+
+
+@contextmanager
+def _mix_tenants() -> Iterator[None]:
+    with (
+        mock.patch.object(batches, "batch_group", _group_any_tenant),
+        mock.patch.object(batch_claimer, "batch_group", _group_any_tenant),
+    ):
+        yield
+
+
+_is_durable = Committer._is_durable
+
+
+def _forget_lines(committer: Committer, write: Any, durable: Any) -> bool:
+    return isinstance(write, PendingLogs) or _is_durable(committer, write, durable)
+
+
+def enqueue_function(name: str, what: str, old: str, new: str, test: str) -> Bug:
+    """Plant a bug in `holdfast.enqueue` on PostgreSQL."""
+    test = f"tests/transactions/test_enqueue_function.py::{test}"
+    return Bug(name, what, migration={"0033_enqueue_function.sql": ((old, new),)}, test=test)
 
 
 ALIVE = "lease_until > {clock}"
@@ -443,6 +489,44 @@ BUGS = (
         "batch-acknowledged", "the failed items of a batch are done", BatchCall,
         "ends_after_error", lambda _, attempts, error: BatchCall.ends_after(attempts, getattr(error, "results", None)),
     ),
+    Bug(
+        "batch-mixed", "a batch by tenant has runs of several tenants", code=_mix_tenants,
+        test="tests/engine/test_task_batches.py::test_tenants_are_apart_if_the_batch_says_so",
+    ),
+    sql(
+        "retry-arguments", "a run that is retried with other arguments gets the old ones", "replace_arguments",
+        "args = cast(:args as text)", "args = coalesce(args, cast(:args as text))",
+        test=f"{RETRY_TEST}::test_a_failed_job_is_retried_with_other_arguments",
+    ),
+    sql(
+        "retry-kept", "a function that is retried with other arguments keeps what it recorded with the old ones",
+        "replace_arguments", "generation = generation + 1", "generation = generation",
+        test=f"{RETRY_TEST}::test_a_durable_function_starts_over_and_keeps_nothing",
+    ),
+    code(
+        "line-lost", "the log lines of a commit that failed are dropped", Committer, "_is_durable", _forget_lines,
+        test=f"{LINES_TEST}[sqlite-commit]",
+    ),
+    sql(
+        "line-twice", "the log lines of a commit whose reply was lost are written again", "add_logs",
+        "each.fence, each.n, each.attempt",
+        "each.fence, each.n + (select count(*) from {schema}logs l where l.run = each.run), each.attempt",
+        test=f"{LINES_TEST}[sqlite-reply]",
+    ),
+    enqueue_function(
+        "sql-unique-ignored", "an enqueue from SQL ignores its unique name",
+        "full_name := owner || ',' || cast(to_json(unique_name) as text) || ']'", "full_name := null",
+        "test_a_unique_name_returns_the_unfinished_run",
+    ),
+    enqueue_function(
+        "sql-key-ignored", "an enqueue from SQL ignores the arguments that its key was used with",
+        "if held_digest <> digest then", "if false then",
+        "test_a_key_creates_one_run_also_with_64_callers_at_once",
+    ),
+    enqueue_function(
+        "sql-unchecked", "an enqueue from SQL accepts invalid names", "perform {schema}check_name(task, 'task');", "",
+        "test_invalid_input_is_refused_with_its_name",
+    ),
     sql(
         "debounce-oldest", "a debounced run keeps the arguments of the first call", "replace_unstarted",
         "args = given.args", "args = {schema}runs.args",
@@ -523,15 +607,13 @@ BUGS = (
         "coalesce(keep_failed, keep)", "keep",
         test="tests/store/test_timers.py::test_unsuccessful_runs_have_a_retention_of_their_own",
     ),
-    code(
-        "preference-ignored", "a worker takes runs from one that has the label that their task prefers", KnownLanes,
-        "unpreferred", lambda *_: set(),
-        test=f"{PLACEMENT_TEST}::test_runs_are_left_to_a_worker_with_the_preferred_label",
+    Bug(
+        "preference-ignored", "a worker takes runs from one that has the label that their task prefers",
+        code=partial(mock.patch.object, KnownLanes, "unpreferred", lambda *_: set()),
     ),
     sql(
         "preference-kept", "runs wait for a busy worker with the preferred label as long as it lives",
         "find_waiting_lanes", "<= {now} - cast(:age as bigint)", "<= -cast(:age as bigint)",
-        test=f"{PLACEMENT_TEST}::test_a_run_that_has_waited_is_executed_without_the_preferred_label",
     ),
     code(
         "age-starves", "a new run of a higher priority always comes before an old one", Age, "of",

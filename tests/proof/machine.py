@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
 from holdfast.store import AttemptEnd, NewRun
@@ -27,6 +28,7 @@ from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.run_actions import RunChanges
 from holdfast.store.waits import event_target
+from holdfast.task.registry import Registry, register_task
 from tests.proof.interaction_rules import PICK, InteractionRules
 from tests.proof.model import AGE_INTERVAL, CAP, DELAY, LEASE, MAX_CRASHES, SECOND, HeldClaim, Model
 from tests.support.store_harness import CANCELLED, CRASHED, DAY, OVERDUE, StoreHarness
@@ -39,7 +41,13 @@ TABLES = (
 )  # fmt: skip
 SESSIONS = ("a", "b")
 STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
+PREFERRED = SESSIONS[1]
+"""The sessions of this name have the label that a task prefers."""
+LABEL = {"near": "yes"}
 IF_TAKEN = st.sampled_from(("return", "queue", "replace", "cancel"))
+PREFERRING = Registry()
+"""The code of a worker whose only task prefers a label."""
+register_task(lambda: None, enqueuer=None, registry=PREFERRING, name="task", prefers=LABEL)
 
 
 class StoreMachine(InteractionRules):
@@ -70,9 +78,10 @@ class StoreMachine(InteractionRules):
 
     def open(self, name: str) -> None:
         session = self.sessions[name] = f"{name}{self.number()}"
-        self.model.open(session)
+        self.model.open(session, is_preferred=name == PREFERRED)
+        info = msgspec.json.encode({"labels": LABEL if name == PREFERRED else {}}).decode()
         for harness in self.harnesses:
-            harness.store.sessions.open(session, name, LEASE, "{}")
+            harness.store.sessions.open(session, name, LEASE, info)
 
     @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
     def heartbeats(self, name: str, after: int | None) -> None:
@@ -247,8 +256,7 @@ class StoreMachine(InteractionRules):
     def claim(self, name: str, wanted: int, limited: bool, new: str | None, if_taken: str = "return") -> None:
         if new is not None:
             self.add(0, 0, None, limited, "one" if new == "unique" else None, if_taken)
-        if any(map(self.model.is_late, self.model.runs.values())):
-            self.run_timers()  # how many runs a claim finds behind those that are late differs
+        self.cancel_late()
         session = self.sessions[name]
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims
@@ -258,6 +266,31 @@ class StoreMachine(InteractionRules):
             claims_of_store = harness.store.claims
             found = (claims_of_store.claim_limited if limited else claims_of_store.claim)(session, lanes, wanted)
             return [(claim.id, claim.fence) for claim in found]
+
+        self.compare([(held.id, held.fence) for held in claims], claimed)
+
+    def cancel_late(self) -> None:
+        """Cancel runs that are late: how many runs a claim finds behind them differs."""
+        if any(map(self.model.is_late, self.model.runs.values())):
+            self.run_timers()
+
+    @rule(wanted=st.sampled_from((1, 4)), drain=st.booleans(), after=st.sampled_from((0, SECOND - 1, SECOND)))
+    def claim_unpreferred(self, wanted: int, drain: bool, after: int) -> None:
+        """Let a worker without the labels that a task prefers claim its runs, some time after one was enqueued."""
+        if drain:
+            self.heartbeat(PREFERRED)
+            self.claim(PREFERRED, 4, limited=False, new=None)
+        self.add(0, 0, None, False, None)
+        self.time_passes(after, tick=False, recover=False)
+        self.cancel_late()
+        session = self.sessions[SESSIONS[0]]
+        claims = self.model.claim_unpreferred(session, wanted)
+        self.claims += claims
+
+        def claimed(harness: StoreHarness) -> list[tuple[str, int]]:
+            lanes = KnownLanes(harness.store, PREFERRING, None)
+            lanes.refresh()
+            return [(claim.id, claim.fence) for claim in harness.store.claims.claim(session, lanes.ordinary, wanted)]
 
         self.compare([(held.id, held.fence) for held in claims], claimed)
 

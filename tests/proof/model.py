@@ -21,6 +21,8 @@ SHORT_ABSENCE = 300 * SECOND
 """How long a subscription receives messages that no code declares any more."""
 AGE_INTERVAL = SECOND
 """How long a run waits until its priority has grown by one, if it does."""
+PREFERENCE = SECOND
+"""How long runs are left to a live session with the labels that their task prefers."""
 AGED = 2 * 10**18
 """Runs whose priority grows with their age come before all others of one priority."""
 FINAL = ("done", "failed", "cancelled", "skipped")
@@ -94,6 +96,8 @@ class Run:
     args: str = "{}"
     metadata: dict[str, int] = field(default_factory=dict)
     created_at: int = 0
+    ready_at: int = 0
+    """When it was created, or became ready again."""
     started: bool = False
     start_by: int | None = None
     graph: str | None = None
@@ -124,7 +128,7 @@ class Run:
         """Reset after an orderly end or a retry."""
         self.deaths, self.isolation = 0, None
 
-    def die(self, together: int, isolate: bool | None = None) -> None:
+    def die(self, together: int, now: int, isolate: bool | None = None) -> None:
         """Apply the death of a process in which `together` runs were running.
 
         A run that died alone is charged, and fails after too many charges. A run that dies twice in a row is isolated;
@@ -142,6 +146,7 @@ class Run:
             self.isolation = (together + 3) // 4
         self.held = "isolated" if suspected else None
         self.state = "failed" if fails else "ready"
+        self.ready_at = self.ready_at if fails else now
         self.session = None
 
 
@@ -169,6 +174,8 @@ class Model:
         self.now = now
         self.runs: dict[str, Run] = {}
         self.leases: dict[str, int] = {}
+        self.preferred: set[str] = set()
+        """The sessions with the labels that tasks prefer."""
         self.events: dict[str, str] = {}
         self.graphs: dict[str, str] = {}  # their states
         self.keys: dict[str, Key] = {}
@@ -183,8 +190,9 @@ class Model:
 
     # Sessions
 
-    def open(self, session: str) -> None:
+    def open(self, session: str, *, is_preferred: bool = False) -> None:
         self.leases[session] = self.now + LEASE
+        self.preferred |= {session} if is_preferred else set()
 
     def alive(self, session: str | None) -> bool:
         return session is not None and self.leases.get(session, self.now) > self.now
@@ -203,7 +211,7 @@ class Model:
         for run in lost:
             returned = returned or run.limited
             if run.state == "running":
-                run.die(together[run.session])
+                run.die(together[run.session], self.now)
                 if run.final:
                     self._ended(run)
             else:
@@ -285,7 +293,9 @@ class Model:
 
     def _new(self, id: str, shift: int = 0, **more: object) -> Run:
         self.seq += 1
-        run = Run(id, self.seq, turn=self.now - shift, shift=shift, created_at=self.now, **more)  # type: ignore[arg-type]
+        run = Run(
+            id, self.seq, turn=self.now - shift, shift=shift, created_at=self.now, ready_at=self.now, **more  # type: ignore[arg-type]
+        )  # fmt: skip
         self.runs[id] = run
         return run
 
@@ -309,9 +319,23 @@ class Model:
         """Claim the first ready runs, by priority, then by the time at which they became ready."""
         if not self.alive(session):
             return []
+        ready = [run for run in self._ready(limited=limited) if not run.paused]
+        return self._begin(session, ready[:wanted])
+
+    def claim_unpreferred(self, session: str, wanted: int) -> list[HeldClaim]:
+        """Claim as a session without the labels that the task of the runs prefers.
+
+        It leaves them to a live session with the labels, until one of the first hundred has been ready for a while.
+        """
+        since = min((run.ready_at for run in self._ready(limited=False)[:100]), default=self.now)
+        if any(map(self.alive, self.preferred)) and since > self.now - PREFERENCE:
+            return []
+        return self.claim(session, wanted, limited=False)
+
+    def _ready(self, *, limited: bool) -> list[Run]:
+        """Return the runs in the ready index, in the order of claims."""
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
-        ready = [run for run in ready if not run.paused]
-        return self._begin(session, sorted(ready, key=_order)[:wanted])
+        return sorted(ready, key=_order)
 
     def is_late(self, run: Run) -> bool:
         """Return whether a run should have started by now."""
@@ -365,6 +389,7 @@ class Model:
         run = self.runs[held.id]
         run.state = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}[kind]
         run.due_at = self.now + DELAY if kind == "retrying" else None
+        run.ready_at = run.ready_at if run.final else self.now
         run.failures += kind in ("failed", "retrying")
         run.session = held.session if still_running else None
         run.held = "quiescing" if still_running and not run.final else None
@@ -392,7 +417,7 @@ class Model:
         if not self.has(held):
             return False
         run = self.runs[held.id]
-        run.die(together, isolate)
+        run.die(together, self.now, isolate)
         if run.final:
             self._ended(run)
         if run.limited:
@@ -413,6 +438,7 @@ class Model:
         for node in nodes:  # in order of arrival: dependencies precede their nodes
             ends = [self.runs[needed].state for needed in node.needs]
             if node.state == "blocked" and all(end in FINAL for end in ends):
+                node.ready_at = self.now
                 node.state = "ready" if all(end == "done" for end in ends) else "skipped"
         if all(node.final for node in nodes) and self.graphs[run.graph] == "waiting":
             bad = any(node.state in ("failed", "cancelled") for node in nodes)
@@ -479,7 +505,7 @@ class Model:
         if not self.has(held):
             return False
         run = self.runs[held.id]
-        run.state, run.session, run.resumed = "waiting", None, True
+        run.state, run.session, run.resumed, run.ready_at = "waiting", None, True, self.now
         run.clear_suspicion()
         self._wake(run)
         if run.limited:
@@ -488,7 +514,7 @@ class Model:
 
     def _wake(self, run: Run) -> None:
         if run.state == "waiting" and any(wait.outcome for wait in run.waits.values()):
-            run.state, run.turn = "ready", self.now + 1 - run.shift  # new runs come first
+            run.state, run.ready_at, run.turn = "ready", self.now, self.now + 1 - run.shift  # new runs come first
 
     def spend(self, held: HeldClaim, n: int, amount: int) -> tuple[int, bool] | None:
         """Spend of the budget; return what was spent of it and whether that is too much, None if the claim is lost."""
@@ -685,6 +711,7 @@ class Model:
         run.held = "queued" if run.unique is not None and run.unique.endswith("+") else run.held
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
         run.turn, run.debounce, run.start_by, run.paused = self.now + 1 - run.shift, None, None, False
+        run.ready_at = self.now
         run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         run.waits = {key: wait for key, wait in run.waits.items() if not wait.has_pending_timeout}
@@ -704,7 +731,7 @@ class Model:
                 self.cancel(run.id)
         for run in self._runs():
             if run.state == "scheduled" and run.due_at is not None and run.due_at <= self.now:
-                run.state, run.turn, run.due_at = "ready", run.due_at + 1 - run.shift, None
+                run.state, run.turn, run.ready_at, run.due_at = "ready", run.due_at + 1 - run.shift, run.due_at, None
             for wait in run.waits.values():
                 if wait.outcome is None and wait.due_at is not None and wait.due_at <= self.now:
                     wait.outcome = ("due", None)

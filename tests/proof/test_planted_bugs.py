@@ -64,6 +64,12 @@ def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["preference-ignored", "preference-kept"])
+def test_bugs_of_preferred_labels_are_caught_by_the_model(name):
+    assert catch_apart(name).example is not None
+
+
 @pytest.mark.parametrize("name", ["debounce-oldest", "key-kept"])
 def test_bugs_of_flow_control_are_caught_by_the_model(name):
     assert catch_apart(name).example is not None
@@ -84,10 +90,16 @@ def test_other_bugs_of_flow_control_are_caught(name):
         "keep-off",
         "resident-stale",
         "chunk-kept",
-        "preference-ignored",
-        "preference-kept",
         "limit-redeclared",
         "keep-same",
+        "batch-mixed",
+        "retry-arguments",
+        "retry-kept",
+        "line-lost",
+        "line-twice",
+        "sql-unique-ignored",
+        "sql-key-ignored",
+        "sql-unchecked",
     ],
 )
 def test_bugs_that_need_special_conditions_are_caught_by_their_tests(name):

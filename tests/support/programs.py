@@ -35,12 +35,14 @@ TURNS = st.integers(0, 4)
 PAUSE = st.integers(0, 1)
 """How many turns user code takes before it goes on. A replay gives it some, but not any number of them."""
 DEEPEST = 3
+NEAR = {"near": "yes"}
+"""The label that the children `near` prefer, whose queue has the same name."""
 TWICE = Retry(max_attempts=2, delay=0)
 
 
 def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
     """Generate trees whose leaves have these kinds: step, thread, fail, again, value, wait, message, topic,
-    publish, ask, sleep, child, broken, annotate, set, limited, adjusted, spend, paid or crash."""
+    publish, ask, sleep, child, near, broken, annotate, set, limited, adjusted, spend, paid or crash."""
     leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
     forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
     tree: st.SearchStrategy[Program] = leaf
@@ -70,18 +72,27 @@ def names(program: Program) -> list[str]:
 
 
 class Interpreter:
-    """A durable task that runs programs. `seen` has, for each run, what its code saw in each attempt."""
+    """A durable task that runs programs. `seen` has, for each run, what its code saw in each attempt.
+
+    `loops`: the ids of the event loops that executed each task.
+    """
 
     def __init__(self, app: Holdfast, ledger: Ledger) -> None:
         self.app = app
         self.ledger = ledger
         self.seen: dict[str, list[list[str]]] = defaultdict(list)
+        self.loops: dict[str, set[int]] = defaultdict(set)
         app.limit("one", concurrency=1)
         app.limit("tokens", rate="1000000/s", cost=1)
         app.budget("usd", limit=0.1)
 
         @app.task(name="child")
         async def child(name: str) -> str:
+            return name
+
+        @app.task(name="near", queue="near", prefers=NEAR)
+        async def near(name: str) -> str:
+            self.loops["near"].add(id(asyncio.get_running_loop()))
             return name
 
         @app.task(name="broken")
@@ -94,9 +105,10 @@ class Interpreter:
         @app.task(name="program", max_crashes=1000)
         async def program(ctx: Context, what: list[Any]) -> Any:
             self.seen[str(ctx.run_id)].append([])
+            self.loops["program"].add(id(asyncio.get_running_loop()))
             return await self.play(ctx, what)
 
-        self.child, self.broken, self.program = child, broken, program
+        self.child, self.near, self.broken, self.program = child, near, broken, program
 
     def say(self, ctx: Context, *words: object) -> None:
         ctx.check()  # code that unwinds at a suspension or loss records nothing
@@ -130,6 +142,7 @@ class Interpreter:
             "ask": lambda: self.answer(ctx, name),
             "sleep": lambda: ctx.sleep(turns / 1000, name=name),
             "child": lambda: ctx.call(self.child, name),
+            "near": lambda: ctx.call(self.near, name),
             "broken": lambda: ctx.call(self.broken, name),
             "annotate": lambda: ctx.annotate(last=name, turns=turns),
             "set": lambda: ctx.set("last", name),

@@ -47,6 +47,7 @@ from tests.support.step_functions import step_function
 ONCE = Retry(max_attempts=1)
 TWICE = Retry(max_attempts=2, delay=0)
 ITEMS = ["m1", "m2", "m3", "m4", "m5"]
+NEAR = {"near": "yes"}
 TABLE = "create table if not exists effects (mark text, name text)"
 
 
@@ -277,13 +278,17 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
 
 
 def add_flow_control(app: Holdfast, do: Effects, settings: dict[str, Any], alone: Task[[str, str], str]) -> None:
-    """Declare a function that uses limits of steps, metadata, values, batches, debounce, names and a hook."""
+    """Declare a function that uses limits of steps, metadata, values, batches, debounce, names, labels and a hook."""
     app.limit("tokens", rate="1000000/s", concurrency=2, cost=5)
 
     @app.task(name="ended", **settings)
     def ended(end: RunEnd) -> str:
         ((args,),) = fetch(app, f"select args from {{}}runs where id = '{end.id}'")
         return do.plain(json.loads(args)["mark"], "ended")
+
+    @app.task(name="near", queue="near", prefers=NEAR, **settings)
+    async def near(mark: str, name: str) -> str:
+        return do.plain(mark, name)
 
     @app.task(name="bulk", batch=Batch(max_size=3), max_crashes=1000, retry=TWICE)
     def bulk(items: list[str]) -> list[str]:
@@ -316,6 +321,7 @@ def add_flow_control(app: Holdfast, do: Effects, settings: dict[str, Any], alone
         for name in ("q0", "q1"):
             await ctx.enqueue(alone.options(unique=mark, if_taken="queue"), mark, name)
         await ctx.enqueue(alone.options(key=mark, key_ttl=3600), mark, "k1")
+        out.append(await ctx.call(near, mark, "p1"))
         out += await ctx.map(bulk, [f"{mark} b1", f"{mark} b2", f"{mark} b3"])
         await ctx.annotate(stage="sent")
         await ctx.set("stage", "sent")

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import psycopg
 
 from holdfast import Holdfast, RunFinished, RunStarted
-from tests.faults.apps.durable import TABLE, Effects, make_app
+from tests.faults.apps.durable import NEAR, TABLE, Effects, make_app
 from tests.support.commit_killer import CommitKiller
 from tests.support.history_queries import fetch
 from tests.support.ledger import Ledger
@@ -37,7 +37,7 @@ from tests.support.wait_until import wait_until
 
 LONGEST = 30.0
 MOST_KILLS = 60
-NAMED_RESULTS = ("child", "alone", "bulk", "ended")
+NAMED_RESULTS = ("child", "alone", "near", "bulk", "ended")
 """Tasks whose result is the name of their effect."""
 TRIES = 5  # not every run executes every statement: most waits end before their run is suspended
 url, folder, task, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -127,7 +127,10 @@ def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) ->
     fetch(app, "update {}workers set lease_until = 1")  # recover the runs of dead sessions at once
     if killer is not None:
         killer.install()
-    with app.worker(lease=60, concurrency=8):
+    with ExitStack() as workers:
+        if new and task == "flowing":  # of the next process, the only worker has no label
+            workers.enter_context(app.worker(lease=60, queues=["near"], labels=NEAR))
+        workers.enter_context(app.worker(lease=60, concurrency=8))
         try:
             wait_until(lambda: _finished(app), LONGEST, f"the end of {mark}")
         except AssertionError:
