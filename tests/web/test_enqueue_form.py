@@ -41,6 +41,46 @@ def test_a_form_has_a_field_per_parameter_and_enqueues_the_run(shop, sell):
     assert [entry.subject for entry in shop.control.audit.page(action="enqueue run").entries] == ["sell", "sell"]
 
 
+def test_more_options_are_those_of_an_enqueue(shop, sell):
+    browser = shop.browser()
+    assert '<details class="more"><summary>More options' in browser.get("/enqueue?task=add").text
+    given = {"task": "add", "field:a": "1", "field:b": "2"}
+
+    def enqueued(**options):
+        status, address = submit(browser, "/enqueue", **given | options)
+        assert status == 303, address
+        return shop.app.get_run(address.partition("?")[0].rpartition("/")[2]), address.partition("did=")[2]
+
+    first, did = enqueued(unique="sync", start_by="3600", metadata='order=42\r\nnote=two = 2\r\n\r\nbig="7"')
+    assert (did, dict(first.info().metadata)) == ("created", {"order": 42, "note": "two = 2", "big": "7"})
+    details = shop.control.runs.details(first.id)
+    assert (details.unique, details.start_by is not None) == ("sync", True)
+    assert enqueued(unique="sync") == (first, "existed")
+    second, did = enqueued(unique="sync", if_taken="cancel")
+    assert (second != first, did, first.info().state) == (True, "created", "cancelled")
+    assert enqueued(unique="sync", if_taken="replace", **{"field:b": "5"}) == (second, "replaced")
+    third, did = enqueued(debounce="user-7", delay="60", max_delay="90")
+    assert (did, third.info().state) == ("created", "scheduled")
+    assert enqueued(debounce="user-7", delay="60", **{"field:b": "9"}) == (third, "replaced")
+    assert third.info().args == {"a": 1, "b": 9}
+    assert "has the new arguments" in browser.get(f"/runs/{third.id}?did=replaced").text
+
+
+def test_options_that_cannot_be_are_refused_and_shown_again(shop, sell):
+    browser = shop.browser()
+    for options, said in (
+        ({"debounce": "x"}, "debounce needs delay="),
+        ({"unique": "x", "if_taken": "explode"}, "if_taken must be one of"),
+        ({"start_by": "soon"}, "the time to start must be a whole number"),
+        ({"start_by": "5", "delay": "9"}, "start_by must be later than delay"),
+        ({"metadata": "order"}, "metadata must have the form name=value"),
+    ):
+        given = {"task": "sell", "field:order": "1", "field:country": '"NO"', "field:express": "false"}
+        status, page = submit(browser, "/enqueue", **given | options)
+        assert (status, said in page.replace("&#39;", "'"), '<details class="more" open>' in page) == (422, True, True)
+    assert shop.app.runs(task="sell") == []
+
+
 def test_a_form_is_shown_again_with_what_is_wrong(shop, sell):
     browser = shop.browser()
     status, page = submit(browser, "/enqueue", task="sell", **{"field:order": "x", "field:country": '"NO"'})

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import BadArguments, ConfigError
+from holdfast.model.metadata import parse_metadata
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
 from holdfast.web.api.runs import requested_task
@@ -15,7 +16,10 @@ from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSp
 from holdfast.web.pages.render import link
 from holdfast.web.responses import RequestError
 
-TEXT_OPTIONS = ("queue", "key")
+TEXT_OPTIONS = ("queue", "key", "unique", "if_taken", "debounce")
+SECONDS_OPTIONS = {"delay": "the delay", "max_delay": "the longest delay", "start_by": "the time to start"}
+MORE_OPTIONS = ("unique", "if_taken", "debounce", "max_delay", "start_by", "metadata")
+"""Those that the form shows only when asked for."""
 
 
 def _show(request: PageRequest) -> dict[str, Any] | str:
@@ -43,12 +47,18 @@ def _enqueue(request: PageRequest) -> str | PageContent:
         positional = _signature(task).positional_only
         args = [given[each] for each in positional if each in given]
         made = allowed.options(**options).request(*args, **{k: v for k, v in given.items() if k not in positional})
-        shown = {each: options[each] for each in ("queue", "key", "tenant") if each in options}
+        shown = {each: options[each] for each in (*TEXT_OPTIONS, "tenant") if each in options}
         with request.control.audit.record("enqueue run", task.name, **shown):
             run = request.context.app.enqueue_many([made])[0]
     except (BadArguments, ConfigError) as error:
         return PageContent("enqueue.html", _values(task, form, {"": str(error)}), 422)
-    return link(f"/runs/{run.id}", did="created" if run.created else "existed")
+    return link(f"/runs/{run.id}", did="created" if run.created else _existed(options))
+
+
+def _existed(options: Mapping[str, Any]) -> str:
+    """Say what a call that created no run did."""
+    takes_arguments = "debounce" in options or options.get("if_taken") == "replace"
+    return "replaced" if takes_arguments and "key" not in options else "existed"
 
 
 def _options(request: PageRequest) -> dict[str, Any]:
@@ -59,8 +69,12 @@ def _options(request: PageRequest) -> dict[str, Any]:
         options["tenant"] = tenant
     if form.get("priority"):
         options["priority"] = _whole(form["priority"], "the priority")
-    if form.get("delay"):
-        options["delay"] = timedelta(seconds=_whole(form["delay"], "the delay"))
+    for name, what in SECONDS_OPTIONS.items():
+        if form.get(name):
+            options[name] = timedelta(seconds=_whole(form[name], what))
+    metadata = parse_metadata(line for line in form.get("metadata", "").splitlines() if line.strip())
+    if metadata:
+        options["metadata"] = metadata
     tags = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
     return options | ({"tags": tags} if tags else {})
 
@@ -105,6 +119,7 @@ def _values(
         "fields": fields,
         "entered": entered,
         "options": dict(form or {}),
+        "more_options": any((form or {}).get(name) for name in MORE_OPTIONS),
         "problems": problems or {},
     }
 
