@@ -127,8 +127,8 @@ class InteractionRules(RuleBasedStateMachine):
             command = PublishCommand(self.of(held, harness), n, f"publish {n}", id, TOPIC, None, payload)
             with _next_run(created):
                 if repeat:  # as after a lost reply
-                    harness.store.journal.write(held.session, [command])
-                return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+                    harness.write(held.session, command)
+                return harness.write(held.session, command) != [RUN_LOST]
 
         self.compare(counts, write)
 
@@ -143,7 +143,7 @@ class InteractionRules(RuleBasedStateMachine):
 
         def register(harness: StoreHarness) -> str:
             command = WaitCommand(self.of(held, harness), key, "message", inbox, n=n, listening=listening)
-            (reply,) = harness.store.journal.write(held.session, [command])
+            (reply,) = harness.write(held.session, command)
             if isinstance(reply, WaitOutcome):
                 return reply.kind
             return "open" if isinstance(reply, WaitRegistered) else "lost"
@@ -169,8 +169,8 @@ class InteractionRules(RuleBasedStateMachine):
         def write(harness: StoreHarness) -> tuple[str, bool] | None:
             command = SpendCommand(self.of(held, harness), n, f"$spend:gold#{n}", [Spend("gold", amount)])
             if repeat:  # as after a lost reply
-                harness.store.journal.write(held.session, [command])
-            (reply,) = harness.store.journal.write(held.session, [command])
+                harness.write(held.session, command)
+            (reply,) = harness.write(held.session, command)
             if not isinstance(reply, Written):
                 return None
             (found,) = msgspec.json.decode(reply.value)
@@ -187,7 +187,7 @@ class InteractionRules(RuleBasedStateMachine):
 
         def register(harness: StoreHarness) -> str:
             command = WaitCommand(self.of(held, harness), key, "budget", name="gold", n=n)
-            (reply,) = harness.store.journal.write(held.session, [command])
+            (reply,) = harness.write(held.session, command)
             if isinstance(reply, WaitOutcome):
                 return reply.kind
             return "open" if isinstance(reply, WaitRegistered) else "lost"
@@ -230,8 +230,8 @@ class InteractionRules(RuleBasedStateMachine):
             token = self.of(held, harness)
             command = WriteCommand(token, n, step or f"write {n}", 1, chunk.data, step, step_try, serial)
             if repeat:  # as after a lost reply
-                harness.store.journal.write(held.session, [command])
-            return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+                harness.write(held.session, command)
+            return harness.write(held.session, command) != [RUN_LOST]
 
         self.compare(counts, write)
 

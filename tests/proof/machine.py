@@ -265,6 +265,7 @@ class StoreMachine(InteractionRules):
             lanes = [harness.lane("limited" if limited else "task")]
             claims_of_store = harness.store.claims
             found = (claims_of_store.claim_limited if limited else claims_of_store.claim)(session, lanes, wanted)
+            harness.claims |= {claim.id: claim for claim in found}
             return [(claim.id, claim.fence) for claim in found]
 
         self.compare([(held.id, held.fence) for held in claims], claimed)
@@ -352,9 +353,10 @@ class StoreMachine(InteractionRules):
         )  # fmt: skip
 
         def write(harness: StoreHarness) -> bool:
-            return ended.claim in harness.store.attempts.end(
-                held.session, [replace(ended, seq=harness.row(held.id)["seq"])]
-            )
+            row = harness.row(held.id)
+            parents = () if row["parent"] is None else (str(row["parent"]),)
+            end = replace(ended, seq=row["seq"], parents=parents)
+            return end.claim in harness.store.attempts.end(held.session, [end], claims=harness.claims)
 
         self.compare(counts or before, write)
         self.ended |= {held} if counts else set()
@@ -413,8 +415,8 @@ class StoreMachine(InteractionRules):
         def write(harness: StoreHarness) -> bool:
             command = FailedTryCommand(self.of(held, harness), "step", data)
             if repeat:  # as after a lost reply
-                harness.store.journal.write(held.session, [command])
-            return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+                harness.write(held.session, command)
+            return harness.write(held.session, command) != [RUN_LOST]
 
         self.compare(counts, write)
 
@@ -435,7 +437,7 @@ class StoreMachine(InteractionRules):
 
         def register(harness: StoreHarness) -> str:
             command = WaitCommand(self.of(held, harness), key, kind, target, None, name, 0, delay, n=n)  # type: ignore[arg-type]
-            (reply,) = harness.store.journal.write(held.session, [command])
+            (reply,) = harness.write(held.session, command)
             if isinstance(reply, WaitOutcome):
                 return reply.kind
             return "open" if isinstance(reply, WaitRegistered) else "lost"
@@ -517,8 +519,8 @@ class StoreMachine(InteractionRules):
             text = msgspec.json.encode(metadata).decode()
             command = AnnotateCommand(self.of(held, harness), n, f"annotate {n}", text)
             if repeat:  # as after a lost reply
-                harness.store.journal.write(held.session, [command])
-            return harness.store.journal.write(held.session, [command]) != [RUN_LOST]
+                harness.write(held.session, command)
+            return harness.write(held.session, command) != [RUN_LOST]
 
         self.compare(counts, write)
 

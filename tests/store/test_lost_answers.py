@@ -104,6 +104,28 @@ def test_an_end_is_recorded_once_and_counts(proxy, far, lost, kind):
 
 
 @BOTH
+def test_the_end_of_a_child_is_recorded_once(proxy, far, lost):
+    """In the transaction that expects the claims to hold."""
+    far.spawn("w", far.running("w"))
+    child = far.child("w")
+    lose(proxy, lost, COMMIT)
+    assert far.end("w", child, in_tree=True)
+    assert proxy.fired.is_set()
+    assert (far.kinds(child.id), far.row(child.id)["records"]) == (["done"], 1)
+
+
+@BOTH
+def test_a_spawn_creates_one_child(proxy, far, lost):
+    claim = far.running("w")
+    far.store.lanes.for_runs([far.new("child")])
+    lose(proxy, lost, COMMIT)
+    (child,) = far.spawn("w", claim)
+    assert proxy.fired.is_set()
+    assert far.sql("select cast(id as text) from {schema}runs where parent is not null") == [(child,)]
+    assert far.rows("checkpoints") == 1
+
+
+@BOTH
 def test_a_recovery_counts_one_crash(proxy, far, lost):
     claim = far.running("w")
     far.clock.advance(60)

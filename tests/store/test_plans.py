@@ -25,7 +25,7 @@ from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
 from tests.support.store_harness import StoreHarness, end_of
 
-ONLY_POSTGRES = {"add_new_runs"}
+ONLY_POSTGRES = {"add_new_runs", "lock_expected_runs", "expect_unrecorded"}
 ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
 SIZED = {
     "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs",

@@ -13,6 +13,7 @@ import pytest
 from holdfast.database.postgres import PostgresConnection
 from holdfast.model.asks import ANY_ASK, AskAnswer, decode_envelope
 from holdfast.store.rows import AttemptEnd
+from tests.support.graph_harness import node, submit
 from tests.support.store_harness import StoreHarness, end_of, spawn_of, wait_of
 
 
@@ -55,7 +56,19 @@ def end(claim, kind="done", **more) -> AttemptEnd:
     return end_of(claim, kind, in_tree=True, parents=parents, is_blank=True, **more)
 
 
-def test_a_move_and_the_claim_of_the_next_state_take_two_round_trips(harness, count):
+def test_a_move_and_the_claim_of_the_next_state_take_one_round_trip(harness, count):
+    claim = harness.running("w")
+    move = end(claim, "moved", state="ready")
+    before_commit = claiming(harness)
+    names, trips = count(lambda: harness.store.attempts.end("w", [move], before_commit, claims={claim.id: claim}))
+    written = ["end_tree_attempts", "add_tree_history"]
+    if trips is None:
+        assert names == ["lock_session", "lock_runs", *written, "pick_claimable", "claim"]
+    else:
+        assert (names, trips) == (["lock_expected_runs", *written, "claim"], 1)
+
+
+def test_a_move_without_the_claim_takes_two_round_trips(harness, count):
     claim = harness.running("w")
     move = end(claim, "moved", state="ready")
     before_commit = claiming(harness)
@@ -65,7 +78,21 @@ def test_a_move_and_the_claim_of_the_next_state_take_two_round_trips(harness, co
     assert trips in (None, 2), "one with begin and the locks, one with the rest and the commit"
 
 
-def test_a_spawn_and_the_claim_of_the_child_take_two_round_trips(harness, count):
+def test_a_spawn_and_the_claim_of_the_child_take_one_round_trip(harness, count):
+    claim = harness.running("w")
+    before_commit = claiming(harness)
+    command = spawn_of(claim, [harness.new()])
+    harness.store.lanes.for_runs(command.runs())
+    names, trips = count(lambda: harness.store.journal.write("w", [command], before_commit, {claim.id: claim}))
+    if trips is None:
+        locked = ["lock_session", "lock_runs", "read_recorded"]
+        assert names == [*locked, "add_children", "add_checkpoints", "pick_claimable", "claim"]
+    else:
+        assert names == ["lock_expected_runs", "expect_unrecorded", "add_children", "add_checkpoints", "claim"]
+        assert trips == 1
+
+
+def test_a_spawn_without_the_claim_takes_two_round_trips(harness, count):
     claim = harness.running("w")
     before_commit = claiming(harness)
     command = spawn_of(claim, [harness.new()])
@@ -76,7 +103,29 @@ def test_a_spawn_and_the_claim_of_the_child_take_two_round_trips(harness, count)
     assert trips in (None, 2)
 
 
-def test_the_end_of_a_child_takes_two_round_trips(harness, count):
+def test_the_end_of_a_child_takes_one_round_trip(harness, count):
+    claim = harness.running("w")
+    harness.spawn("w", claim)
+    child = harness.child("w")
+    claims = {each.id: each for each in (claim, child)}
+    names, trips = count(lambda: harness.store.attempts.end("w", [end(child)], claims=claims))
+    written = ["end_tree_attempts", "add_tree_history", "resolve_child_waits"]
+    if trips is None:
+        assert names == ["lock_session", "lock_runs", *written]
+    else:
+        assert (names, trips) == (["lock_expected_runs", *written], 1)
+
+
+def test_the_end_of_a_node_and_the_claim_of_the_next_one_take_two_round_trips(harness, count):
+    submit(harness, node(harness, "a"), node(harness, "b", "a"), node(harness, "c", "b"))
+    (claim,) = harness.claim("w")
+    before_commit = claiming(harness)
+    names, trips = count(lambda: harness.store.attempts.end("w", [end(claim)], before_commit, claims={claim.id: claim}))
+    assert "release_nodes" in names
+    assert trips in (None, 2)
+
+
+def test_the_end_of_a_child_without_the_claims_takes_two_round_trips(harness, count):
     claim = harness.running("w")
     harness.spawn("w", claim)
     child = harness.child("w")

@@ -264,6 +264,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "delete_chunks": ({}, None),  # by either index
     "delete_metadata": ({}, "metadata_pkey"),
     "lock_runs": ({}, "runs_pkey"),
+    "lock_expected_runs": (each(fence=1), "runs_pkey"),
     "lock_unlocked_runs": ({}, "runs_pkey"),
     "end_runs": ({"state": "failed", "overdue": 1}, "runs_pkey"),
     "retry_runs": ({}, "runs_pkey"),
@@ -286,6 +287,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "find_undoing": ({}, "runs_pkey"),
     "add_checkpoints": (RECORD, None),
     "read_recorded": (NUMBERS, "checkpoints_pkey"),
+    "expect_unrecorded": (NUMBERS, "checkpoints_pkey"),
     "load_first_checkpoints": (GENERATIONS | {"most": 200, "bytes": 1000}, "checkpoints_pkey"),
     "last_checkpoint_numbers": (GENERATIONS, "checkpoints_pkey"),
     "load_checkpoint_page": (ONE | {"generation": 0, "after": 0, "bytes": 1000}, "checkpoints_pkey"),

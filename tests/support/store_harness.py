@@ -52,6 +52,8 @@ class StoreHarness:
         self._stores: list[Store] = []
         self.store = self.another_store()
         self._columns: list[str] = []
+        self.claims: dict[str, Claim] = {}
+        """The last claim of each run, which writes expect to hold, as those of a worker do."""
 
     def another_store(self, **settings: Any) -> Store:
         """Open another store on the database, as another process would."""
@@ -127,7 +129,9 @@ class StoreHarness:
         return self.store.lanes.ids([(queue, task)])[queue, task]
 
     def claim(self, session: str, wanted: int = 1, tasks: Iterable[str] = ("task",)) -> list[Claim]:
-        return self.store.claims.claim(session, [self.lane(task) for task in tasks], wanted)
+        claims = self.store.claims.claim(session, [self.lane(task) for task in tasks], wanted)
+        self.claims |= {claim.id: claim for claim in claims}
+        return claims
 
     def claim_isolated(self, session: str, most: int = 100, tasks: Iterable[str] = ("task",)) -> list[Claim]:
         return self.store.claims.claim_isolated(session, [self.lane(task) for task in tasks], most)
@@ -141,7 +145,10 @@ class StoreHarness:
 
     def end(self, session: str, claim: Claim, kind: str = "done", **more: Any) -> bool:
         """End an attempt and return whether the store accepted it."""
-        return (claim.id, claim.fence) in self.store.attempts.end(session, [end_of(claim, kind, **more)])
+        ended = end_of(claim, kind, **more)
+        if ended.in_tree and ended.parents is None:
+            ended.parents = () if claim.parent is None else (str(claim.parent),)
+        return ended.claim in self.store.attempts.end(session, [ended], claims=self.claims)
 
     def recover(self, *sessions: str) -> RecoveryResult:
         return self.store.sessions.recover(list(sessions), CRASHED)
@@ -149,7 +156,7 @@ class StoreHarness:
     # Durable functions
 
     def write(self, session: str, *commands: Command) -> list[Reply]:
-        return self.store.journal.write(session, commands)
+        return self.store.journal.write(session, commands, claims=self.claims)
 
     def record(self, session: str, claim: Claim, n: int, key: str | None = None, **more: Any) -> Reply:
         """Record a checkpoint."""

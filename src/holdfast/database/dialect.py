@@ -50,6 +50,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from holdfast.database.faults import UNEXPECTED
 from holdfast.errors import ConfigError
 
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -271,6 +272,14 @@ class PostgresDialect(Dialect):
     @staticmethod
     def _acting_session(argument: str) -> str:
         return f"set_config('holdfast.session', cast({argument} as text), true)"
+
+    @staticmethod
+    def _expect(argument: str) -> str:
+        """Return SQL that fails with `ExpectationFailed` unless a condition on rows is true.
+
+        Of the errors that plain SQL can raise on purpose, this one has a message that the server's log can show.
+        """
+        return f"cast(case when {argument} then '1' else '{UNEXPECTED}' end as int)"
 
     @staticmethod
     def _each_text(argument: str) -> str:

@@ -25,10 +25,16 @@ class DataFault(StoreError):
     """The database rejected a value. A retry can't succeed."""
 
 
+class ExpectationFailed(DataFault):
+    """A statement found that a transaction expects what isn't so. Nothing was written."""
+
+
 class Duplicate(DataFault):
     """A unique key exists already: another process inserted it first."""
 
 
+UNEXPECTED = "holdfast: a claimed run has changed, so its worker repeats the transaction"
+"""What the server's log says when an expectation fails."""
 MOVED_SQLSTATE = "HF001"
 """The SQLSTATE with which a fence refuses a write on PostgreSQL."""
 MOVED_PREFIX = "holdfast: "

@@ -35,11 +35,13 @@ from holdfast.database.base import (
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import (
     MOVED_SQLSTATE,
+    UNEXPECTED,
     AccessDenied,
     Conflict,
     ConnectionLost,
     DataFault,
     Duplicate,
+    ExpectationFailed,
     transaction_ended,
     unwrap_driver_error,
 )
@@ -102,6 +104,8 @@ def translate_error(error: psycopg.Error, what: str) -> StoreError:
         return StoreMoved(f"{what}: {error.diag.message_primary}")
     if isinstance(error, pg.InsufficientPrivilege):
         return AccessDenied(f"{what}: {first_line(error)}; `holdfast roles` shows what each role may do")
+    if isinstance(error, pg.InvalidTextRepresentation) and UNEXPECTED in str(error.diag.message_primary):
+        return ExpectationFailed(f"{what}: {UNEXPECTED}")
     for kinds, meaning in _ERROR_TYPES:
         if isinstance(error, kinds):
             return meaning(f"{what}: {error}")
@@ -380,8 +384,10 @@ class PostgresConnection(DatabaseConnection):
         call.result = result
 
     def _failed(self, call: _Call, error: psycopg.Error) -> StoreError:
-        self._prepared.pop(call.sql, None)  # its plan may be the reason
-        return translate_error(error, f"{self._what} ({call.name})")
+        failure = translate_error(error, f"{self._what} ({call.name})")
+        if not isinstance(failure, ExpectationFailed):
+            self._prepared.pop(call.sql, None)  # its plan may be the reason
+        return failure
 
     def execute_script(self, text: str) -> None:
         if self._queued:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,8 +46,8 @@ from holdfast.store.graphs import ParentGraph, graph_row, node_rows
 from holdfast.store.interaction import answer_asks, check_values_size
 from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
-from holdfast.store.rows import NewGraph, NewRun
-from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs_later
+from holdfast.store.rows import Claim, NewGraph, NewRun
+from holdfast.store.run_tree import LockedRun, expected_run, format_spawn_key, lock_expected_runs, lock_runs_later
 from holdfast.store.step_permits import StepPermits
 from holdfast.store.topics import Receivers, find_receivers, listen, publish_messages
 from holdfast.store.waits import (
@@ -88,20 +88,10 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, 
 
     Return a function that returns the replies by the position of their commands.
     """
-    numbered = {
-        (command.token.run, command.recorded_as[0] if isinstance(command, SpendCommand) else command.n): (at, command)
-        for at, command in enumerate(commands)
-        if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand | FailedTryCommand)
-        and command.n is not None
-    }
+    numbered = _numbered(commands)
     if not numbered:
         return dict
-    rows = [
-        {"run": run, "generation": generation, "n": n}
-        for (run, n), (_, command) in numbered.items()
-        for generation in (command.token.generation, -1 - command.token.fence)  # `supersede_checkpoints`
-    ]
-    recorded = tx.queue("read_recorded", rows=json_rows(rows))
+    recorded = tx.queue("read_recorded", rows=_recorded_rows(numbered))
 
     def replies() -> dict[int, Reply]:
         found: dict[int, Reply] = {}
@@ -115,17 +105,77 @@ def read_replies(tx: Tx, commands: Sequence[Command]) -> Callable[[], dict[int, 
     return replies
 
 
-class CommandBatch:
-    """A batch of commands of one session and the replies to them."""
+def _numbered(commands: Sequence[Command]) -> dict[tuple[str, int], tuple[int, Any]]:
+    """Return the commands whose replies are recorded, with their positions, by run and number."""
+    return {
+        (command.token.run, command.recorded_as[0] if isinstance(command, SpendCommand) else command.n): (at, command)
+        for at, command in enumerate(commands)
+        if not isinstance(command, ProgressCommand | MarkUndosCommand | SetAsideCommand | FailedTryCommand)
+        and command.n is not None
+    }
 
-    def __init__(self, tx: Tx, session: str, lanes: dict[LaneKey, int], commands: Sequence[Command]) -> None:
+
+def _recorded_rows(numbered: Mapping[tuple[str, int], tuple[int, Any]]) -> str:
+    return json_rows(
+        {"run": run, "generation": generation, "n": n}
+        for (run, n), (_, command) in numbered.items()
+        for generation in (command.token.generation, -1 - command.token.fence)  # `supersede_checkpoints`
+    )
+
+
+def expected_runs(
+    session: str, commands: Sequence[Command], claims: Mapping[str, Claim]
+) -> dict[str, LockedRun] | None:
+    """Return the runs of commands as they probably are, by id; None if the claims don't tell.
+
+    None, too, if a command locks more than its run.
+    """
+    runs: dict[str, LockedRun] = {}
+    for command in commands:
+        token = command.token
+        claim = claims.get(token.run)
+        if (
+            _locks_others(command)
+            or claim is None
+            or (claim.fence, claim.generation) != (token.fence, token.generation)
+        ):
+            return None
+        if token.run not in runs:
+            if (run := expected_run(claim, session)) is None:
+                return None
+            runs[run.id] = run
+    return runs
+
+
+def _locks_others(command: Command) -> bool:
+    """Return whether a command locks events, budgets or other runs than its own."""
+    is_wait_for_others = isinstance(command, WaitCommand) and command.kind in ("event", "budget")
+    return is_wait_for_others or isinstance(command, EmitCommand | PublishCommand | SpendCommand)
+
+
+class CommandBatch:
+    """A batch of commands of one session and the replies to them.
+
+    `expected`: the runs as they probably are. If they aren't, or if a command was carried out before, the transaction
+    fails with `ExpectationFailed`.
+    """
+
+    def __init__(
+        self,
+        tx: Tx,
+        session: str,
+        lanes: dict[LaneKey, int],
+        commands: Sequence[Command],
+        expected: Mapping[str, LockedRun] | None = None,
+    ) -> None:
         self._tx = tx
         self._session = session
         self._lanes = lanes
         self._commands = commands
         self._replies: dict[int, Reply] = {}
         self._emitted: dict[str, str] = {}
-        self._runs: dict[str, LockedRun] = {}
+        self._expected = expected
+        self._runs: Mapping[str, LockedRun] = {}
         self._checkpoints: list[NewCheckpoint] = []
         self._woken: set[str] = set()
         self._spending: Spending | None = None
@@ -142,6 +192,9 @@ class CommandBatch:
         Return a function that returns a reply for each. Call it after the commit, which may share a round trip with the
         last statements.
         """
+        if self._expected is not None:
+            self._expect_runs(self._expected)
+            return self._carry_out()
         is_alive = self._tx.queue("lock_session", session=self._session)
         events = {(emit.tenant, emit.name) for _, emit in self._unanswered(EmitCommand)}
         events |= {(wait.tenant, str(wait.name)) for _, wait in self._unanswered(WaitCommand) if wait.kind == "event"}
@@ -166,6 +219,10 @@ class CommandBatch:
             return self._all_lost
         self._emit(waiters, more=more)
         self._publish(receivers)
+        return self._carry_out()
+
+    def _carry_out(self) -> Callable[[], list[Reply]]:
+        """Carry out the commands that are neither answered nor lost, except what is emitted and published."""
         self._record()
         self._answer()
         self._withdraw()
@@ -207,6 +264,14 @@ class CommandBatch:
             for at, command in enumerate(self._commands)
             if isinstance(command, kind) and at not in self._replies
         ]
+
+    def _expect_runs(self, runs: Mapping[str, LockedRun]) -> None:
+        """Lock the runs of the commands, which are as expected, and of which no command was carried out before."""
+        lock_expected_runs(self._tx, self._session, runs)
+        if numbered := _numbered(self._commands):
+            self._tx.queue("expect_unrecorded", rows=_recorded_rows(numbered))
+        self._read_waits_ahead()
+        self._runs = runs
 
     def _lock_runs(self, woken: Collection[str]) -> None:
         """Lock the runs of the commands and those that will be woken.

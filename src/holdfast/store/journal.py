@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.database import Row
+from holdfast.database.faults import ExpectationFailed
 from holdfast.errors import KeyConflict
 from holdfast.model.codec import UnreadableText
 from holdfast.model.payloads import PayloadContext, is_step_result
 from holdfast.model.step_keys import key_label
-from holdfast.store.command_batch import CommandBatch, outcome_checkpoint, read_replies
+from holdfast.store.command_batch import CommandBatch, expected_runs, outcome_checkpoint, read_replies
 from holdfast.store.commands import (
     RUN_LOST,
     Checkpoint,
@@ -34,8 +35,8 @@ from holdfast.store.enqueue import LaneStore, create_runs
 from holdfast.store.graph_progress import child_result
 from holdfast.store.interaction import KEEP_ANSWERS_US
 from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows, time_left
-from holdfast.store.rows import NewRun
-from holdfast.store.run_tree import lock_runs
+from holdfast.store.rows import Claim, NewRun
+from holdfast.store.run_tree import LockedRun, lock_runs
 
 FIRST_PAGE_ROWS = 200
 FIRST_PAGE_BYTES = 256 * 1024
@@ -99,20 +100,34 @@ class Journal(StoreModule):
         return replies
 
     def write(
-        self, session: str, commands: Sequence[Command], before_commit: Callable[[Tx], None] | None = None
+        self,
+        session: str,
+        commands: Sequence[Command],
+        before_commit: Callable[[Tx], None] | None = None,
+        claims: Mapping[str, Claim] | None = None,
     ) -> list[Reply]:
-        """Carry out any commands in one transaction; return a reply for each."""
+        """Carry out any commands in one transaction; return a reply for each.
+
+        `claims`: those of the runs, by run. With them, the transaction takes fewer round trips.
+        """
         new = [run for command in commands for run in _new_runs(command)]
         lanes = self._lanes.for_runs(new) if new else {}
 
-        def work(tx: Tx) -> tuple[CommandBatch, Callable[[], list[Reply]]]:
-            batch = CommandBatch(tx, session, lanes, commands)
-            replies = batch.write()
-            if before_commit is not None:
-                before_commit(tx)
-            return batch, replies
+        def write(expected: Mapping[str, LockedRun] | None) -> tuple[CommandBatch, Callable[[], list[Reply]]]:
+            def work(tx: Tx) -> tuple[CommandBatch, Callable[[], list[Reply]]]:
+                batch = CommandBatch(tx, session, lanes, commands, expected)
+                replies = batch.write()
+                if before_commit is not None:
+                    before_commit(tx)
+                return batch, replies
 
-        batch, replies = self._transaction("commit", work)
+            return self._transaction("commit", work)
+
+        expected = expected_runs(session, commands, claims) if claims and self._context.on_postgres else None
+        try:
+            batch, replies = write(expected)
+        except ExpectationFailed:
+            batch, replies = write(None)
         if forgetful := batch.runs_with_old_answers():
             self._execute("commit", "forget_answers", rows=id_rows(forgetful), age=KEEP_ANSWERS_US)
         return replies()

@@ -112,6 +112,9 @@ class Claim(msgspec.Struct, gc=False):
     undos: int = 0
     ending: str | None = None
     limits: str | None = None
+    position: str | None = None
+    """Where a run with a parent is in its tree, as a JSON array: root, spawn key, map index and name of its node. None
+    if that wasn't read."""
 
 
 class OwnedRun(NamedTuple):

@@ -7,11 +7,14 @@ changes, so it can be looked up before the lock; children can't appear while the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.model.failure import cancellation_json
 from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.rows import Claim
 
 
 class LockedRun(NamedTuple):
@@ -93,6 +96,35 @@ def lock_runs_later(tx: Tx, runs: Iterable[str]) -> Callable[[], dict[str, Locke
         return dict
     rows = tx.queue("lock_runs", rows=id_rows(wanted))
     return lambda: locked_runs(rows())
+
+
+def expected_run(claim: Claim, session: str) -> LockedRun | None:
+    """Return the row of a claimed run as it is if the claim still holds; None if the claim doesn't tell."""
+    if claim.limits is not None or (claim.parent is not None and claim.position is None):
+        return None
+    root, spawn_key, map_index, node = (None,) * 4 if claim.position is None else msgspec.json.decode(claim.position)
+    return LockedRun(
+        claim.id, claim.seq, "running", session, claim.fence, claim.generation, claim.tenant, root, _text(claim.parent),
+        spawn_key, map_index, claim.attempt, claim.ending, None, node, None, claim.options,
+    )  # fmt: skip
+
+
+def expected_graph(node: LockedRun) -> LockedRun | None:
+    """Return the row of the graph of a running node as far as an end needs it; None if that graph has a parent."""
+    if node.parent is None or node.parent != node.root:
+        return None
+    return LockedRun(
+        node.parent, 0, "waiting", None, 0, 0, node.tenant, None, None, None, None, 0, None, "graph", None, None, None
+    )
+
+
+def lock_expected_runs(tx: Tx, session: str, runs: Mapping[str, LockedRun]) -> None:
+    """Queue a statement that locks the session and runs, and fails unless they are as expected.
+
+    The transaction goes on as if it had succeeded. If it fails, `ExpectationFailed` is raised and nothing is written.
+    """
+    rows = [{"id": run.id} | ({} if run.kind == "graph" else {"fence": run.fence}) for run in runs.values()]
+    tx.queue("lock_expected_runs", session=session, rows=json_rows(rows))
 
 
 def lock_unlocked_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:

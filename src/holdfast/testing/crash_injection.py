@@ -33,7 +33,7 @@ from holdfast.store.enqueue import LaneStore
 from holdfast.store.journal import Journal
 from holdfast.store.logs import LogStore, LogWrites
 from holdfast.store.module import StoreContext, Tx
-from holdfast.store.rows import EndedClaims
+from holdfast.store.rows import Claim, EndedClaims
 from holdfast.store.step_transactions import StepTransactions
 from holdfast.store.threads import HeldClaim, StoredCheckpoint, StoredWrite, ThreadKey, ThreadStore
 
@@ -175,9 +175,13 @@ class CrashingJournal(Journal):
         return self._crashes.guard(self._clock.worker(session), writes_of(records), write, lost)
 
     def write(
-        self, session: str, commands: Sequence[Command], before_commit: Callable[[Tx], None] | None = None
+        self,
+        session: str,
+        commands: Sequence[Command],
+        before_commit: Callable[[Tx], None] | None = None,
+        claims: Mapping[str, Claim] | None = None,
     ) -> list[Reply]:
-        write = partial(super().write, session, commands, before_commit)
+        write = partial(super().write, session, commands, before_commit, claims)
         lost: list[Reply] = [RUN_LOST] * len(commands)
         return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
 
@@ -201,8 +205,9 @@ class CrashingAttempts(AttemptStore):
         ends: Sequence[AttemptEnd],
         before_commit: Callable[[Tx], None] | None = None,
         logs: LogWrites | None = None,
+        claims: Mapping[str, Claim] | None = None,
     ) -> EndedClaims:
-        write = partial(super().end, session, ends, before_commit, logs)
+        write = partial(super().end, session, ends, before_commit, logs, claims)
         return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, EndedClaims())
 
 

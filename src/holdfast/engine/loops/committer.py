@@ -71,7 +71,8 @@ POLL_INTERVAL_S = 1.0
 """How soon writes are committed that weren't flushed, because user code blocks the event loop."""
 
 MAX_CLAIMING_WRITES = 8
-"""Larger batches claim nothing: the claimer claims on its own connection meanwhile."""
+"""Larger batches claim nothing: the claimer claims on its own connection meanwhile. They wait for the rows that they
+lock, too: one run that isn't as expected would let all of them be written again."""
 
 WROTE = Written()
 
@@ -110,6 +111,10 @@ def _is_followed(command: Any) -> bool:
 def _frees_others(ends: Iterable[AttemptEnd]) -> bool:
     """Return whether ends of runs alone may make runs ready: their own, or others that their permits let in."""
     return any(not end.in_tree and (end.limits is not None or end.state not in FINAL_STATES) for end in ends)
+
+
+def _claims_of(attempts: Iterable[Attempt]) -> dict[str, Claim]:
+    return {attempt.claim.id: attempt.claim for attempt in attempts}
 
 
 class Committer(Loop):
@@ -269,7 +274,9 @@ class Committer(Loop):
         commands: list[Any] = [write.command for write in writes]
         self._streaming_runs.update(each.token.run for each in commands if _is_followed(each))
         with self._claiming(session, len(commands)) as claim:
-            return self._store.journal.write(session, commands, claim)
+            is_small = len(writes) <= MAX_CLAIMING_WRITES
+            claims = _claims_of(write.attempt for write in writes) if is_small else None
+            return self._store.journal.write(session, commands, claim, claims)
 
     @contextmanager
     def _claiming(self, session: str, writes: int, restarted: Collection[str] = ()) -> Iterator[CommitClaim | None]:
@@ -364,7 +371,8 @@ class Committer(Loop):
             self._left_ready |= frees_others
             self._affected_others |= in_tree or frees_others
             with self._claiming(session, len(ends), restarted) if in_tree else nullcontext() as claim:
-                recorded = self._store.attempts.end(session, reports, claim, self._last_lines(ends))
+                claims = self._claims_with_parents(ends) if in_tree else None
+                recorded = self._store.attempts.end(session, reports, claim, self._last_lines(ends), claims)
         except Exception as error:
             self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
@@ -389,6 +397,14 @@ class Committer(Loop):
             self._on_failed(graph)
         # An attempt whose code is still running stays claimed until it is released.
         self._state.remove([attempt for attempt, end in ends if not end.still_running])
+
+    def _claims_with_parents(self, ends: Ends) -> dict[str, Claim] | None:
+        """Return the claims of ended runs, and of their parents in this worker."""
+        if len(ends) > MAX_CLAIMING_WRITES:
+            return None
+        claims = _claims_of(attempt for attempt, _ in ends)
+        parents = {str(claim.parent) for claim in claims.values() if claim.parent is not None}
+        return claims | _claims_of(parent for parent in map(self._state.find, parents) if parent is not None)
 
     def _last_lines(self, ends: Ends) -> LogWrites | None:
         """Return the log lines that are written with these ends."""

@@ -74,7 +74,8 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
     claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
 where ctid = any(array(select tid from locked))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
-    spent, undos, ending, (select count(*) from candidates)
+    spent, undos, ending, limits, case when parent is not null then cast(json_build_array(root, spawn_key, place, node) as text) end,
+    (select count(*) from candidates)
 
 -- name: claim
 -- only: postgres

@@ -97,6 +97,15 @@ select c.run, c.n, c.key, c.fence, c.kind, c.value
 from {each(:rows, run uuid, generation int, n int)}
 {lookup(checkpoints c, c.run = each.run and c.generation = each.generation and c.n = each.n)}
 
+-- name: expect_unrecorded
+-- only: postgres
+-- Fail if a checkpoint with one of these numbers exists: then the commands were committed before. A statement of its
+-- own, after the locks, so that it sees what another transaction has written until then.
+select {expect(found.number = 0)} from (
+    select count(*) as number from {each(:rows, run uuid, generation int, n int)}
+    {lookup(checkpoints c, c.run = each.run and c.generation = each.generation and c.n = each.n)}
+) found
+
 -- name: load_first_checkpoints
 -- Load the first checkpoints of runs, up to a number of rows and about a number of bytes for each run.
 select run, n, key, kind, value, undo from (

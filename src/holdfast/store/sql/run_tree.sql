@@ -5,6 +5,31 @@ select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root,
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock}
 
+-- name: lock_expected_runs
+-- only: postgres
+-- Lock a session and runs in order of creation. Fail unless its lease is valid and each run is as expected: claimed by
+-- the session with this fence, without limits; or without a fence, a graph with unfinished nodes and without a parent.
+--
+-- A transaction that knows what it will find sends this with its writes, and needn't wait for the rows of `lock_session`
+-- and `lock_runs` (bench: continuations).
+with alive as materialized (
+    select 1, {acting_session(:session)} from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
+),
+locked as materialized (
+    select r.* from alive cross join lateral (
+        select x.id, x.state, x.session, x.fence, x.kind, x.parent, x.limits from {schema}runs x
+        where x.id {among(:rows, id uuid)} order by x.seq offset 0 {lock}
+    ) r
+),
+found as materialized (
+    select count(*) as runs, count(*) filter (where case
+        when each.fence is null then locked.kind = 'graph' and locked.state = 'waiting' and locked.parent is null
+        else locked.kind is null and locked.state = 'running' and locked.session = :session and locked.fence = each.fence
+            and locked.limits is null end) as expected
+    from {each(:rows, id uuid, fence bigint)} left join locked on locked.id = each.id
+)
+select {expect(found.runs = found.expected)} from found
+
 -- name: lock_unlocked_runs
 -- Lock those of the runs that no other transaction has locked.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
