@@ -607,6 +607,11 @@ BUGS = (
         "coalesce(keep_failed, keep)", "keep",
         test="tests/store/test_timers.py::test_unsuccessful_runs_have_a_retention_of_their_own",
     ),
+    sql(
+        "prune-left", "rows of the first of the pruned runs stay", "find_details",
+        "x.run >= cast(:first", "x.run > cast(:first",
+        test="tests/store/test_tree_pruning.py::test_all_rows_of_the_first_the_last_and_any_other_run_of_a_batch_are_deleted",
+    ),
     Bug(
         "preference-ignored", "a worker takes runs from one that has the label that their task prefers",
         code=partial(mock.patch.object, KnownLanes, "unpreferred", lambda *_: set()),

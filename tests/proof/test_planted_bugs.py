@@ -92,6 +92,7 @@ def test_other_bugs_of_flow_control_are_caught(name):
         "chunk-kept",
         "limit-redeclared",
         "keep-same",
+        "prune-left",
         "batch-mixed",
         "retry-arguments",
         "retry-kept",

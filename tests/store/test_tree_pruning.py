@@ -40,6 +40,37 @@ def prune_older(harness):
 
 BOTH = pytest.mark.parametrize("prune", [prune, prune_older])
 
+DETAILS = {
+    "checkpoints": "run", "waits": "run", "messages": "run", "chunks": "run", "edges": "needs", "metadata": "run",
+    "logs": "run", "run_values": "run", "budget_totals": "run", "listeners": "run", "langgraph_checkpoints": "thread",
+    "langgraph_values": "thread", "langgraph_writes": "thread",
+}  # fmt: skip
+"""The tables whose rows belong to runs, and the column that names the run."""
+
+
+def add_details(harness, run):
+    """Write a row of a run into every table."""
+    for table, owner in DETAILS.items():
+        if harness.on_postgres:
+            found = harness.sql(
+                "select column_name, data_type from information_schema.columns where table_schema = 'holdfast'"
+                f" and table_name = '{table}' and is_nullable = 'NO' and is_identity = 'NO'"
+            )
+        else:
+            found = harness.sql(
+                f"select name, type from pragma_table_info('holdfast_{table}') where \"notnull\" = 1 or pk > 0"
+            )
+        kinds = {str(name): str(kind).lower() for name, kind in found} | {owner: "uuid"}
+        values = {name: "1" if "int" in kind else f"'{run}'" for name, kind in kinds.items()}
+        values |= {"kind": "'sleep'"} if table == "waits" else {}
+        harness.sql(f"insert into {{schema}}{table} ({', '.join(values)}) values ({', '.join(values.values())})")
+
+
+def ended(harness, session="w"):
+    claim = harness.running(session)
+    harness.end(session, claim)
+    return claim.id
+
 
 @BOTH
 def test_a_tree_is_pruned_with_its_root_and_all_its_rows(harness, parent, clock, prune):
@@ -61,6 +92,28 @@ def test_a_tree_is_pruned_with_its_root_and_all_its_rows(harness, parent, clock,
     assert harness.sql("select cast(id as text) from {schema}runs") == [(stranger,)]
     assert [table for table in TABLES if harness.rows(table)] == []
     assert grandchild
+
+
+def test_all_rows_of_the_first_the_last_and_any_other_run_of_a_batch_are_deleted(harness, clock):
+    harness.session("w", lease=10**9)
+    for number in range(3):
+        runs = [ended(harness) for _ in range(3)]
+        add_details(harness, runs[number])
+        assert all(harness.rows(table) == 1 for table in DETAILS)
+        clock.advance(31 * 86_400)
+        assert prune(harness) == 3
+        assert [table for table in DETAILS if harness.rows(table)] == [], f"rows of run {number} of 3"
+
+
+def test_rows_of_a_run_between_those_of_a_batch_are_kept(harness, clock):
+    harness.session("w", lease=10**9)
+    first, kept, last = ended(harness), harness.running("w").id, ended(harness)
+    for run in (first, kept, last):
+        add_details(harness, run)
+    clock.advance(31 * 86_400)
+    assert prune(harness) == 2
+    for table, owner in DETAILS.items():
+        assert harness.sql(f"select cast({owner} as text) from {{schema}}{table}") == [(kept,)]
 
 
 @BOTH

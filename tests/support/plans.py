@@ -258,6 +258,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "delete_descendants": ({}, "holdfast_runs_tree"),
     "postpone_pruning": ({}, "runs_pkey"),
     "delete_history": ({}, "history_pkey"),
+    "find_details": ({"first": IDS[0], "last": IDS[90]}, "waits_pkey"),
     "trim_history": ({"rows": json_rows({"run": id, "keep": 1} for id in IDS)}, "history_pkey"),
     "find_roots_in_id_range": ({"low": IDS[0], "high": IDS[90]}, "runs_pkey"),
     "delete_messages": ({}, "messages_pkey"),

@@ -12,10 +12,15 @@ from typing import NamedTuple
 from holdfast.database import DatabaseConnection, Row
 from holdfast.database.migrate import table_names
 from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, column, id_rows, json_rows
-from holdfast.store.threads import delete_own_threads
 
 KEPT_WHEN_CLEARED = ("meta", "lanes", "workers")
 """Tables whose rows running workers and clients have cached."""
+DELETE_DETAILS = (
+    "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges", "delete_metadata",
+    "delete_logs", "delete_values", "delete_spending", "delete_listeners", "delete_own_thread_checkpoints",
+    "delete_own_thread_values", "delete_own_thread_writes",
+)  # fmt: skip
+"""Statements that delete rows of pruned runs, in the order of the columns of `find_details`."""
 LOWEST_RUN_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -169,10 +174,9 @@ def _delete(tx: Tx, picked: _PrunableRuns, size: int = MAX_BATCH_ROWS) -> int:
         deleted += [str(id) for (id,) in tx.execute("delete_descendants", rows=id_rows(picked.with_tree), limit=size)]
     if deleted:
         rows = id_rows(deleted)
-        for statement in (
-            "delete_history", "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges",
-            "delete_metadata", "delete_logs", "delete_values", "delete_spending", "delete_listeners",
-        ):  # fmt: skip
-            tx.execute(statement, rows=rows)
-        delete_own_threads(tx, rows)
+        tx.execute("delete_history", rows=rows)
+        ((*found,),) = tx.execute("find_details", first=min(deleted), last=max(deleted))
+        for statement, may_have_rows in zip(DELETE_DETAILS, found, strict=True):
+            if may_have_rows:
+                tx.execute(statement, rows=rows)
     return len(deleted)

@@ -323,9 +323,3 @@ def _is_held(tx: Tx, claim: HeldClaim | None) -> bool:
 def _insert(tx: Tx, statement: str, rows: Sequence[dict[str, Any]]) -> None:
     for batch in in_batches(rows, lambda row: len(row["data"])):
         tx.queue(statement, rows=json_rows(batch))
-
-
-def delete_own_threads(tx: Tx, rows: str) -> None:
-    """Delete the threads of pruned runs: those named like a run."""
-    for statement in ("delete_own_thread_checkpoints", "delete_own_thread_values", "delete_own_thread_writes"):
-        tx.execute(statement, rows=rows)

@@ -30,6 +30,26 @@ returning id
 -- Check runs whose tree is busy again in an hour, so that not every pass reads them.
 update {schema}runs set expires_at = {now} + 3600000000 where id {among(:rows, id uuid)}
 
+-- name: find_details
+-- Find out which tables may have rows of a batch of pruned runs: those with a row of any run between its first and its last id.
+--
+-- Most runs have rows in few tables, and those of a batch were created one after the other. Where none of them has a row,
+-- one descent into an index replaces a delete with one for each run.
+select
+    (select 1 from {schema}checkpoints x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}waits x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}messages x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}chunks x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}edges x where x.needs >= cast(:first as {uuid}) and x.needs <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}metadata x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}logs x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}run_values x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}budget_totals x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}listeners x where x.run >= cast(:first as {uuid}) and x.run <= cast(:last as {uuid}) limit 1),
+    (select 1 from {schema}langgraph_checkpoints x where x.thread >= cast(:first as text) and x.thread <= cast(:last as text) limit 1),
+    (select 1 from {schema}langgraph_values x where x.thread >= cast(:first as text) and x.thread <= cast(:last as text) limit 1),
+    (select 1 from {schema}langgraph_writes x where x.thread >= cast(:first as text) and x.thread <= cast(:last as text) limit 1)
+
 -- name: delete_history
 -- Delete the history of pruned runs.
 delete from {schema}history where run {among(:rows, id uuid)}
