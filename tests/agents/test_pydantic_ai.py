@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -521,30 +520,19 @@ def test_a_dynamic_toolset_is_listed_and_called_in_steps(kit: Kit, calls: AgentC
     assert {step.name for step in kit.steps(run)} == {"shop.list_tools.chosen", "shop.model", "shop.tool.look"}
 
 
-SERVER = """
-from mcp.server.mcpserver import MCPServer
-
-server = MCPServer("weather")
-
-
-@server.tool()
-def rain() -> str:
-    with open({ledger!r}, "a") as ledger:
-        ledger.write("rain\\n")
-    return "it pours"
-
-
-server.run()
-"""
-
-
 @pytest.mark.slow
-def test_an_mcp_toolset_is_listed_and_called_in_steps(kit: Kit, tmp_path: Path):
-    from pydantic_ai.mcp import MCPToolset  # loads slowly
+def test_an_mcp_toolset_is_listed_and_called_in_steps(kit: Kit):
+    from mcp.server.mcpserver import MCPServer  # these load slowly
+    from pydantic_ai.mcp import MCPToolset
 
-    ledger, script = tmp_path / "ledger", tmp_path / "server.py"
-    script.write_text(SERVER.format(ledger=str(ledger)))
-    agent = durable(answers("call rain", "done"), toolsets=[MCPToolset[None](script, id="weather")])
+    server, rains = MCPServer("weather"), []
+
+    @server.tool()
+    def rain() -> str:
+        rains.append("rain")
+        return "it pours"
+
+    agent = durable(answers("call rain", "done"), toolsets=[MCPToolset[None](server, id="weather")])
 
     async def go(ctx: Context) -> Any:
         run = await agent.run("hello")
@@ -554,7 +542,7 @@ def test_an_mcp_toolset_is_listed_and_called_in_steps(kit: Kit, tmp_path: Path):
 
     run = start(kit, go, Retry(max_attempts=2, delay=0))
     assert "it pours" in str(result(run))
-    assert ledger.read_text() == "rain\n"
+    assert rains == ["rain"]
     assert {step.name for step in kit.steps(run)} == {
         "shop.list_tools.weather",
         "shop.model",

@@ -25,12 +25,8 @@ class AgentCalls:
 
     def note(self, name: str) -> None:
         """Note a call. Called in its step."""
-        scope = current_scope.get()
-        assert scope is not None
-        assert scope.step is not None, f"{name} was called outside a step"
         self.made.append((name, idempotency_key()))
-        steps = Control(self.app.store, self.app.registry).runs.steps(UUID(scope.run))
-        if any(step.key == scope.step and not step.superseded for step in steps):
+        if is_recorded(self.app):
             self.repeated.append(name)
 
     @property
@@ -40,6 +36,15 @@ class AgentCalls:
 
     def tries(self) -> Counter[tuple[str, str]]:
         return Counter(self.made)
+
+
+def is_recorded(app: Holdfast) -> bool:
+    """Return whether the step that calls this was recorded before."""
+    scope = current_scope.get()
+    assert scope is not None
+    assert scope.step is not None, "called outside a step"
+    steps = Control(app.store, app.registry).runs.steps(UUID(scope.run))
+    return any(step.key == scope.step and not step.superseded for step in steps)
 
 
 def final_chunks(run: Run[Any]) -> list[Any]:
