@@ -10,6 +10,7 @@ from holdfast.control.open import empty_control, open_control
 from holdfast.database import migrate
 from holdfast.database.migrate import newest_version
 from holdfast.errors import ConfigError, SchemaBehind
+from holdfast.store import admin
 from tests.support.store_harness import DAY, SECOND, StoreHarness
 
 pytestmark = pytest.mark.no_tables
@@ -30,6 +31,32 @@ def test_queues_tell_what_waits_in_them(control, harness, clock):
     assert default.oldest_ready == 30
     assert (mail.name, mail.paused, mail.runs, mail.oldest_ready) == ("mail", True, {"scheduled": 1}, None)
     assert mail.paused_at is not None
+
+
+def test_held_and_other_unfinished_runs_are_counted_by_queue_and_finished_ones_are_not(control, harness):
+    harness.session("w")
+    harness.end("w", harness.running("w"))
+    harness.running("w")
+    harness.add("other")
+    held = harness.add()
+    harness.sql("update {schema}runs set held = 'quiescing' where id = cast(:id as {uuid})", id=held)
+    harness.add(delay=60 * SECOND)
+    harness.add(queue="mail")
+    queues = control.queues.list()
+    assert {queue.name: queue.runs for queue in queues} == {
+        "default": {"ready": 2, "running": 1, "scheduled": 1},
+        "mail": {"ready": 1},
+    }
+    assert [queue.at_least for queue in queues] == [[], []]
+
+
+def test_very_many_runs_of_queues_are_not_counted_and_the_list_says_so(control, harness, monkeypatch):
+    for _ in range(3):
+        harness.add()
+    harness.add(delay=60 * SECOND)
+    monkeypatch.setattr(admin, "MAX_INDEX_ENTRIES", 2)
+    (queue,) = control.queues.list()
+    assert (queue.runs, queue.at_least) == ({"ready": 2, "scheduled": 1}, ["ready"])
 
 
 def test_pause_and_resume_say_what_they_changed(control):

@@ -57,7 +57,8 @@ class Herd:
         self.away = False
 
     def states(self) -> dict[str, int]:
-        return {row.state: row.runs for row in self.app.store.queues.count_unfinished()}
+        counted = self.app.store.counts.unfinished()
+        return {state: sum(counts.by_lane.values()) for state, counts in counted.items()}
 
     def due_times(self) -> list[int]:
         scheduled = "select r.due_at from {}runs r join {}lanes l on l.id = r.lane where l.task = 'retried'"

@@ -103,34 +103,6 @@ def test_a_scheduled_run_of_a_paused_queue_is_not_active(harness):
     assert not harness.store.claims.has_active(asked)
 
 
-def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_not(harness, clock):
-    harness.session("w")
-    harness.end("w", harness.running("w"))
-    harness.running("w")
-    oldest = clock.now
-    harness.add()
-    clock.advance(10)
-    harness.add("other")
-    harness.add(delay=60_000_000)
-    harness.add(queue="mail")
-    counted = {(c.queue, c.state): c for c in harness.store.queues.count_unfinished()}
-    assert {place: count.runs for place, count in counted.items()} == {
-        ("default", "running"): 1,
-        ("default", "ready"): 2,
-        ("default", "scheduled"): 1,
-        ("mail", "ready"): 1,
-    }
-    assert counted["default", "ready"].oldest == oldest
-    assert counted["default", "ready"].now == oldest + 10_000_000
-
-
-def test_held_runs_count_as_ready(harness):
-    id = harness.add()
-    harness.sql("update {schema}runs set held = 'quiescing'")
-    (count,) = harness.store.queues.count_unfinished()
-    assert (count.state, count.runs) == ("ready", 1), id
-
-
 def test_every_queue_that_was_ever_used_or_paused_is_listed_by_name(harness):
     harness.add(queue="b")
     harness.add(queue="b", task="other")

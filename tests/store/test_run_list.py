@@ -55,22 +55,24 @@ def many(harness):
     """Some hundred runs of all kinds, one a minute, as the rows that went in."""
     chance = random.Random(7)
     lanes = [harness.lane(task, queue) for task in ("t1", "t2") for queue in ("q1", "q2")]
-    rows = []
+    flows, rows = harness.lane("flow", "$graph"), []
     for n in range(COUNT):
         created_at = harness.clock() + n * PER_RUN
         state = chance.choice(STORED)
         ended = state in ("done", "failed", "cancelled", "skipped")
         unfinished = state in ("ready", "scheduled", "waiting")
+        is_graph, lane = state == "waiting" and n % 2 == 0, chance.choice(lanes)
         rows.append(
             {
-                "id": id_at(created_at, n), "lane": chance.choice(lanes), "state": state, "created_at": created_at,
+                "id": id_at(created_at, n), "lane": flows if is_graph else lane, "state": state,
+                "created_at": created_at,
                 "due_at": created_at if state == "scheduled" else None, "session": "w" if state == "running" else None,
                 "finished_at": created_at + chance.randrange(100) * PER_RUN if ended else None,
                 "error": None if state == "done" else chance.choice(ERRORS),
                 "tenant": chance.choice((None, "acme", "other")), "tags": chance.choice((None, '["red"]', '["a","b"]')),
                 "root": chance.choice(rows[:5])["id"] if n > 5 and n % 3 == 0 else None,
                 "ending": "failed" if unfinished and n % 7 == 0 else None,
-                "kind": "graph" if state == "waiting" and n % 2 == 0 else None,
+                "kind": "graph" if is_graph else None,
                 "args": f'{{"number":{n % 20},"text":"7 numbers"}}' if n % 3 else f'{{"number":{n % 20}}}',
             }
         )  # fmt: skip
@@ -227,6 +229,28 @@ def test_small_heaps_may_be_too_large_together(harness, many, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_HEAP_RUNS_TOTAL", 20)
     monkeypatch.setattr(run_list, "MAX_SCANNED_RUNS", 40)
     assert harness.store.run_list.page(asked, 10).partial
+
+
+def test_running_runs_are_found_beside_any_number_of_waiting_ones(harness, many, monkeypatch):
+    """Among what waits, only graphs may be running."""
+    harness.sql("update {schema}runs set state = 'waiting', finished_at = null where state = 'done'")
+    graph = next(row for row in many if row["kind"] is not None)
+    ready = next(row for row in many if row["state"] == "ready" and row["ending"] is None)
+    harness.sql("update {schema}runs set ending = null where id = cast(:id as {uuid})", id=graph["id"])
+    node = {"id": ready["id"], "graph": graph["id"]}
+    harness.sql(
+        "update {schema}runs set parent = cast(:graph as {uuid}), node = 'n' where id = cast(:id as {uuid})", **node
+    )
+    shown = everything(harness)
+    running = [id for id, (state, _, _) in shown.items() if state == "running"]
+    stored = {str(id): state for id, state in harness.sql("select id, state from {schema}runs")}
+    assert {stored[id] for id in running} == {"running", "waiting"}, "a graph is one of them"
+    graphs = sum(row["kind"] is not None for row in many)
+    monkeypatch.setattr(run_list, "MAX_HEAP_RUNS", max(len(running), graphs))
+    assert sum(state == "waiting" for state in stored.values()) > run_list.MAX_HEAP_RUNS
+    monkeypatch.setattr(run_list, "MAX_SCANNED_RUNS", 10)
+    page = harness.store.run_list.page(RunFilter(states=("running",)), COUNT)
+    assert ([row.id for row in page.rows], page.partial) == (running, False)
 
 
 def test_an_unknown_task_needs_no_scan(harness, many, monkeypatch):

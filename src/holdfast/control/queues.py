@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.control.audit import audited
-from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
+from holdfast.model.clock import to_datetime_or_none
 from holdfast.model.names import check_queue
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
@@ -24,7 +24,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
     runs: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of unfinished runs, by state."""
     oldest_ready: float | None = None
-    """Seconds since the run that has been ready for the longest time became ready."""
+    """Seconds since the run that has been ready for the longest time became ready. Held runs don't count."""
+    at_least: list[str] = msgspec.field(default_factory=list)
+    """The states whose runs are too many to be counted: the numbers are lower bounds, in this and in other queues."""
 
 
 class QueueControl:
@@ -35,19 +37,22 @@ class QueueControl:
 
     def list(self) -> list[QueueInfo]:
         """List all queues by name."""
+        counted = self._store.counts.unfinished()
+        lanes = self._store.lanes.refresh()
         runs: dict[str, dict[str, int]] = {}
-        oldest: dict[str, float] = {}
-        for count in self._store.queues.count_unfinished():
-            runs.setdefault(count.queue, {})[count.state] = count.runs
-            if count.oldest is not None:
-                oldest[count.queue] = max(count.now - count.oldest, 0) / MICROS_PER_SECOND
+        for state, counts in sorted(counted.items()):
+            for lane, number in counts.by_lane.items():
+                of_queue = runs.setdefault(lanes.get(lane, ("", ""))[0], {})
+                of_queue[state] = of_queue.get(state, 0) + number
+        oldest, at_least = self.oldest_ready(), sorted(state for state, counts in counted.items() if not counts.exact)
         return [
             QueueInfo(
                 row.name,
                 bool(row.paused),
                 to_datetime_or_none(row.paused_at),
-                dict(sorted(runs.get(row.name, {}).items())),
+                runs.get(row.name, {}),
                 oldest.get(row.name),
+                at_least,
             )
             for row in self._all()
         ]

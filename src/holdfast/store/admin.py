@@ -22,21 +22,7 @@ class QueueStatus(NamedTuple):
     paused_at: int | None
 
 
-class QueueStateCount(NamedTuple):
-    """How many runs of a queue are in an unfinished state, and the database time.
-
-    `oldest`: when the first of the ready runs became ready; None for other states.
-    """
-
-    queue: str
-    state: str
-    runs: int
-    oldest: int | None
-    now: int
-
-
 _QUEUE_ROWS = RowReader(QueueStatus)
-_QUEUE_COUNT_ROWS = RowReader(QueueStateCount)
 
 
 MAX_OLDEST_ROWS = 1_000
@@ -64,10 +50,6 @@ class QueueStore(StoreModule):
         """Return every queue that ever had a run or was paused."""
         return _QUEUE_ROWS.read_all(self._execute("read", "list_queues"))
 
-    def count_unfinished(self) -> list[QueueStateCount]:
-        """Count unfinished runs by queue and state."""
-        return _QUEUE_COUNT_ROWS.read_all(self._execute("read", "count_unfinished"))
-
     def oldest_ready(self) -> dict[str, float]:
         """Return by queue how long its oldest ready run has been ready, in seconds."""
         ((lanes,),) = self._execute("stats", "count_lanes")
@@ -82,9 +64,9 @@ class QueueStore(StoreModule):
 MAX_INDEX_ENTRIES = 100_000
 """How many entries of an index are counted."""
 MAX_SCATTERED_ROWS = 20_000
+"""How many are counted if each needs a row as well, which may be anywhere in the table."""
 MAX_SUSPENDED = 2000
 """How many suspended runs are searched for long waits."""
-"""How many are counted if each needs a row as well, which may be anywhere in the table."""
 MAX_COUNTED_TABLE_ROWS = 20_000
 """A table with more rows than this, by the database's estimate, isn't counted."""
 

@@ -30,7 +30,7 @@ from holdfast.database.faults import DataFault
 from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.metadata import INDEXED_CHARS, metadata_items
-from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
+from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES, RunState
 from holdfast.model.text_search import TextSearch, like_pattern
 from holdfast.store.enqueue import LaneStore
 from holdfast.store.module import StoreContext, StoreModule, id_rows, json_rows
@@ -68,10 +68,11 @@ MAX_CLOCK_SKEW_US = 3600 * MICROS_PER_SECOND
 """How far the clocks of processes that create ids may be off."""
 
 _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
+WAITING_GRAPHS = "some_waiting_graphs"
 _HEAPS = {
     "ready": ("some_ready", "some_held"),
     "scheduled": ("some_scheduled",),
-    "running": ("some_running", "some_suspended"),
+    "running": ("some_running", WAITING_GRAPHS),
     "waiting": ("some_suspended",),
     "blocked": ("some_suspended",),
     "undoing": ("some_ready", "some_held", "some_scheduled", "some_running", "some_suspended"),
@@ -317,13 +318,18 @@ class RunList(StoreModule):
         """Return all runs of the heaps, None if they aren't small."""
         found: set[str] = set()
         for statement, own, _ in sources.heaps:
-            rows = self._execute("read", statement, limit=MAX_HEAP_RUNS + 1, **(values | own))
+            more = own | {"graph_lanes": self._graph_lanes()} if statement == WAITING_GRAPHS else own
+            rows = self._execute("read", statement, limit=MAX_HEAP_RUNS + 1, **(values | more))
             if len(rows) > MAX_HEAP_RUNS:
                 return None
             found.update(str(id) for (id,) in rows)
             if len(found) > MAX_HEAP_RUNS_TOTAL:
                 return None
         return found
+
+    def _graph_lanes(self) -> str:
+        lanes = self._lanes.refresh().items()
+        return json_rows({"lane": id} for id, (queue, _) in lanes if queue == GRAPH_QUEUE)
 
     def _read_streams(
         self, sources: CandidateSources, bounds: IdBounds, tenant: str | None, size: int
@@ -406,6 +412,8 @@ def source_choices(
             yield CandidateSources((), [CandidateSource(heap)])
     states = states_of(filters)
     heaps = list(dict.fromkeys(heap for state in states for heap in _HEAPS.get(state, ())))
+    if "some_suspended" in heaps:  # which has the graphs, too
+        heaps = [heap for heap in heaps if heap != WAITING_GRAPHS]
     unfinished = [CandidateSource(heap) for heap in heaps]
     rest = filters.given() - {"id_prefix"}
     if "done" not in states:

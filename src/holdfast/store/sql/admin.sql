@@ -19,27 +19,6 @@ from (select queue as name from {schema}lanes union select name from {schema}que
 left join {schema}queues q on q.name = names.name
 order by names.name
 
--- name: count_unfinished
--- Count unfinished runs of each queue by state, and read when the first of those that are ready became so.
---
--- Each state by its own index, so that finished runs cost nothing. A new stored state needs its line, and its index,
--- here.
-select l.queue, s.state, cast(sum(s.runs) as bigint), min(s.oldest), {now}
-from (
-    select lane, 'ready' as state, count(*) as runs, min(coalesce(ready_at, created_at)) as oldest
-    from {schema}runs where state = 'ready' and held is null group by lane
-    union all
-    select lane, 'ready', count(*), min(coalesce(ready_at, created_at)) from {schema}runs where state = 'ready' and held is not null group by lane
-    union all
-    select lane, 'scheduled', count(*), null from {schema}runs where state = 'scheduled' group by lane
-    union all
-    select lane, 'running', count(*), null from {schema}runs where state = 'running' and session is not null group by lane
-    union all
-    select lane, state, count(*), null from {schema}runs where state in ('waiting', 'blocked') group by lane, state
-) s
-join {schema}lanes l on l.id = s.lane
-group by l.queue, s.state
-
 -- name: count_lanes
 -- Count the lanes.
 select count(*) from {schema}lanes
@@ -197,7 +176,7 @@ select s.id, l.task, w.key, w.kind, w.target, w.pending, w.due_at, w.since, w.ou
 from (
     select r.id, r.lane, r.generation from {schema}runs r where r.state in ('waiting', 'blocked') order by r.lane limit {limit}
 ) s
-join {schema}waits w on w.run = s.id and w.generation = s.generation
+{lookup(waits w, w.run = s.id and w.generation = s.generation)}
 join {schema}lanes l on l.id = s.lane
 where w.outcome is null and w.due_at is null and w.kind not in ('sleep', 'children')
 and w.since <= {now} - cast(:age as bigint)

@@ -196,6 +196,12 @@ select id from {schema}runs where session is not null order by session limit {li
 -- Read waiting and blocked runs, in no particular order, including graphs, which may be shown as running.
 select id from {schema}runs where state in ('waiting', 'blocked') order by lane limit {limit}
 
+-- name: some_waiting_graphs
+-- Read graphs and gates that wait, in no particular order: graphs may be shown as running. By the lanes of graphs, because
+-- these are few among all runs that wait.
+select id from {schema}runs
+where lane {among(:graph_lanes, lane bigint)} and state in ('waiting', 'blocked') and state = 'waiting' order by lane limit {limit}
+
 -- name: some_suspended_of_lane
 -- Read waiting and blocked runs of a lane, in no particular order.
 select id from {schema}runs where lane = cast(:lane as bigint) and state in ('waiting', 'blocked') order by lane limit {limit}
