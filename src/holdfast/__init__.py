@@ -73,7 +73,7 @@ from holdfast.model.explanation import Reason
 from holdfast.model.filters import RunsOptions, RunSort
 from holdfast.model.history import HistoryEntry
 from holdfast.model.keep import Keep
-from holdfast.model.limit import CounterInfo, LimitInfo
+from holdfast.model.limit import CounterInfo, LimitInfo, PermitHolder
 from holdfast.model.payloads import Codec, ContextCodec, PayloadContext, PayloadField
 from holdfast.model.retry import Retry
 from holdfast.model.run import Chunk, Page, Progress, RunEnd, RunInfo, RunState, StreamReset
@@ -190,6 +190,7 @@ __all__ = [
     "PayloadError",
     "PayloadField",
     "PayloadUnreadable",
+    "PermitHolder",
     "PollInfo",
     "Progress",
     "Published",

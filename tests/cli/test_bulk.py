@@ -132,6 +132,11 @@ def test_stats_tell_what_ended(shell, busy):
     data = shell.json("stats", "--by", "all", "--every", "minute", "--last", "5m", "--url", busy.url)
     assert data["counts"]["total"] == {"value": 5, "exact": True}
     assert sum(each["runs"] for each in data["stats"]) == 2
+    head, row = shell("stats", "--tenant", "acme", "--url", busy.url).stdout.splitlines()
+    assert row.split()[:2] == ["acme", "1"]
+    minutes = shell.json("stats", "--tenant", "acme", "--every", "minute", "--url", busy.url)
+    assert (sum(each["runs"] for each in minutes["stats"]), minutes["created_since"]) == (1, None)
+    assert shell("stats", "--tenant", "acme", "--compare", "--url", busy.url).exit_code == 2
     head, *rows = shell("stats", "--compare", "--url", busy.url).stdout.splitlines()
     assert head.split() == ["NAME", "RUNS", "BEFORE", "FAILED", "BEFORE", "RUN", "P95", "BEFORE", "CHANGE"]
     assert [row.split()[:5] for row in rows] == [

@@ -346,6 +346,42 @@ def test_gates_are_listed_with_those_of_graphs_within(shell, yard):
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no gates\n")
 
 
+def test_open_gates_of_all_runs_are_listed_with_what_they_decide_and_since_when(shell, yard, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_SECRET", "s" * 40)
+    monkeypatch.setenv("HOLDFAST_PUBLIC_URL", "https://ops.example.org")
+    graph = Graph("release", tenant="acme")
+    graph.gate("approve", payload={"version": "2.4", "notes": "x" * 1000})
+    graph.gate("sign", payload={"version": "2.4"}, timeout=3600)
+    run = yard.app.submit(graph)
+    shell("gate", run.id, "sign", "link", "--recipient", "ada", "--url", yard.url)
+    revoked = shell.json("gate", run.id, "sign", "link", "--recipient", "bob", "--url", yard.url)["id"]
+    shell("gate", run.id, "sign", "revoke", revoked, "--url", yard.url)
+    told = shell("gate", "--url", yard.url)
+    assert told.stderr == "show one with: holdfast gate RUN GATE\n"
+    head, *lines = (re.split(r"  +", line) for line in told.stdout.splitlines())
+    assert head == ["GATE", "RUN", "GRAPH", "TENANT", "OPEN SINCE", "TIMES OUT", "ASKED BY LINK", "PAYLOAD"]
+    assert next(line[:3] for line in lines) == ["launch", str(yard.open), "boat"]
+    assert {line[0] for line in lines} == {"launch", "hire", "approve", "sign"}
+    approve, sign = (next(line for line in lines if line[0] == name) for name in ("approve", "sign"))
+    assert approve[1:4] == [str(run.id), "release", "acme"]
+    assert approve[-1].startswith('{"version":"2.4","notes":"xxx')
+    assert sign[5:] == [sign[5], "ada", 'version="2.4"']
+    assert sign[5].startswith("in 59 min")
+    gates = {gate["name"]: gate for gate in shell.json("gate", "--url", yard.url)}
+    (shown,) = shell.json("gate", yard.open, "launch", "--url", yard.url)
+    (reason,) = [each for each in shell.json("why", yard.open, "--url", yard.url)["reasons"] if each["code"] == "gate"][
+        :1
+    ]
+    assert gates["launch"]["since"] == shown["since"] == reason["data"]["since"]
+    shell("gate", yard.open, "launch", "complete", "5", "--url", yard.url)
+    assert "launch" not in shell("gate", "--url", yard.url).stdout
+
+
+def test_without_open_gates_the_list_says_so(shell, empty):
+    assert shell("gate", "--url", empty).stderr == "no gate is open\n"
+    assert shell.json("gate", "--url", empty) == []
+
+
 def test_a_gate_is_shown_with_what_is_decided_and_who_decided(shell, yard):
     told = shell("gate", yard.open, "launch", "--url", yard.url).stdout
     assert re.search(r"^after +mast, done \(cut\)\n +arguments .*8.*\n +result \{\"planks\": 8\}$", told, re.MULTILINE)

@@ -89,6 +89,16 @@ def test_limits_as_json_and_by_name(shell, limited):
     assert told["counters"] == [{"key": EVIL, "used": 1, "started": 1, "parked": 1, "waiting_steps": 0}]
 
 
+def test_a_limit_is_shown_with_the_runs_that_hold_its_permits(shell, limited):
+    line = shell("limits", "customer", "--url", limited.url).stdout.splitlines()[-1]
+    assert line.startswith("held for ")
+    assert f"by {limited.at_work}  work, on host:1:abc, taken " in line
+    assert "\x1b" not in line
+    (told,) = shell.json("limits", "customer", "--url", limited.url)
+    assert [(each["run"], each["key"]) for each in told["holders"]] == [(str(limited.at_work), EVIL)]
+    assert "held" not in shell("limits", "--url", limited.url).stdout
+
+
 def test_undeclared_limit_is_an_error(shell, limited):
     result = shell("limits", "openai", "--url", limited.url)
     assert result.exit_code == 2

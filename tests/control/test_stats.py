@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.engine.loops.maintenance import CATCH_UP_INTERVAL_S, INTERVAL_S, StatsAggregator
 from holdfast.errors import ConfigError
+from holdfast.model.clock import to_datetime
 from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histograms, percentile
 from holdfast.store import stats as store_stats
 from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
@@ -48,6 +49,43 @@ def test_minutes_include_runs_that_are_not_aggregated_yet(control, harness, cloc
     count_all(harness)
     assert control.stats.over_time(last=300) == live
     assert harness.rows("tallies") > 0
+
+
+def of_tenant(harness, clock, kind, tenant, took=2.0):
+    harness.add(tenant=tenant)
+    (claim,) = harness.claim("w", 1)
+    clock.advance(took)
+    assert harness.end("w", claim, kind, state=kind)
+
+
+def test_a_tenant_has_statistics_of_its_own(control, harness, clock, session):
+    clock.now -= clock.now % MINUTE_US
+    for kind, tenant in (("done", "acme"), ("failed", "acme"), ("failed", "other"), ("done", None)):
+        of_tenant(harness, clock, kind, tenant)
+    clock.advance(60)
+    of_tenant(harness, clock, "done", "acme", took=10)
+    harness.add(tenant="acme")  # hasn't ended
+    series = control.stats.of_tenant("acme", last=180)
+    assert [(each.runs, each.failed) for each in series.intervals] == [(0, 0), (2, 1), (1, 0)]
+    assert (series.whole.runs, series.whole.failed, series.whole.partial) == (3, 1, False)
+    assert series.whole.run.p99 == pytest.approx(10, rel=0.12)
+    assert series.created_since is None
+    assert control.stats.of_tenant("nobody", last=180).whole.runs == 0
+    day = control.stats.of_tenant("acme", last=24 * 3600)
+    assert (len(day.intervals), day.whole.runs) == (24, 3)
+    clock.advance(3600)
+    assert control.stats.of_tenant("acme", last=180).whole.runs == 0, "they ended before"
+
+
+def test_only_the_newest_runs_of_a_tenant_are_counted_and_the_series_says_so(
+    control, harness, clock, session, monkeypatch
+):
+    for _ in range(4):
+        of_tenant(harness, clock, "done", "acme")
+    monkeypatch.setattr(store_stats, "MAX_TENANT_ENDS", 3)
+    series = control.stats.of_tenant("acme", last=300)
+    assert (series.whole.runs, series.whole.partial) == (3, True)
+    assert series.created_since == to_datetime(clock() - 6_000_000)
 
 
 def test_a_view_counts_a_bounded_number_of_the_latest_runs_and_says_so(control, harness, clock, session, monkeypatch):

@@ -10,9 +10,10 @@ from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.access import AccessScope
+from holdfast.model.clock import to_datetime
 from holdfast.model.ids import new_id
 from holdfast.policy.admission import Rate
-from holdfast.store.limits import counter_key
+from holdfast.store.limits import counter_key, encode_permits
 from tests.processes import tasks
 from tests.support.durable import drain
 from tests.support.store_harness import CANCELLED, SECOND
@@ -380,6 +381,29 @@ def test_limits_tell_what_is_in_use_and_who_waits(control, harness):
     (counter,) = limit.counters
     assert (limit.name, limit.concurrency, limit.rate, limit.period) == ("one", 1, None, None)
     assert (counter.key, counter.used, counter.parked) == ("acme", 1, 2)
+
+
+def test_a_limit_names_the_runs_and_steps_that_hold_its_permits(control, harness):
+    (run, _), (claim,) = limited(harness)
+    harness.store.limits.declare([("tokens", 9, None, True)])
+    harness.add("other")
+    (other,) = harness.claim("w", 1, ["other"])
+    harness.sql(
+        "insert into {schema}step_permits (run, key, fence, limits, taken_at)"
+        " values (cast(:run as {uuid}), 'call-x#2', 1, :limits, :now)",
+        run=other.id, limits=encode_permits([("one", "25", None), ("tokens", "", 3)]), now=harness.clock(),
+    )  # fmt: skip
+    (limit,) = control.limits.list("one")
+    told = [(str(each.run), each.task, each.key, each.step, each.worker, each.cost) for each in limit.holders]
+    assert sorted(told, key=str) == sorted(
+        [(run, "task", "acme", None, "w", 1), (other.id, "other", 25, "call-x #2", "w", 1)], key=str
+    )
+    assert {each.since for each in limit.holders} == {to_datetime(harness.clock())}
+    (tokens,) = control.limits.list("tokens")
+    assert [(str(each.run), each.cost) for each in tokens.holders] == [(other.id, 3)]
+    assert control.limits.list()[0].holders is None, "lists don't read them"
+    harness.end("w", claim)
+    assert [str(each.run) for each in control.limits.list("one")[0].holders] == [other.id]
 
 
 def test_unknown_limit_lists_known_limits(control, harness):

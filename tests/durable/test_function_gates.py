@@ -171,7 +171,8 @@ def test_operators_see_and_decide_the_gates_of_functions(app, refund):
     assert reason.command == f"holdfast gate {graph} approve complete OUTPUT"
     assert (gate.name, gate.state) == ("approve", "waiting")
     (listed,) = control.gates.open()
-    assert (listed.name, listed.task) == ("approve", "refund")
+    assert (listed.name, listed.task, listed.payload, listed.asked) == ("approve", "refund", {"amount": 50}, [])
+    assert listed.since == gate.since == reason.data["since"]
     assert control.gates.read(control.graphs.node(run.id, "approve")).payload == {"amount": 50}
     control.graphs.complete(run.id, "approve", {"ok": True}, by="ada")
     (decided,) = control.graphs.gates(run.id)

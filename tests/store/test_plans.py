@@ -30,13 +30,15 @@ ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_runni
 SIZED = {
     "claim", "pick_limited", "list_failed_tries", "list_history_outline", "list_step_outline", "list_graph_outputs",
     "pick_expired", "delete_descendants", "tag_lists", "scan_runs", "scan_unsuccessful", "oldest_runs",
-    "oldest_finished", "last_due", "next_due", "aggregate_last_ended",
+    "oldest_finished", "last_due", "next_due", "aggregate_last_ended", "aggregate_ends_of_tenant", "long_waits",
 } | {name for name in HOT if name.startswith(("newest_", "some_"))}  # fmt: skip
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
     "find_keys", "redirect_keys", "find_joined_calls", "return_unread_messages", "return_messages",
     "resolve_child_waits", "filter_runs", "count_matching_runs",
 }  # fmt: skip
+BEGINNING = ("some_", "long_waits")
+"""Statements that read the first entries of an index, in no particular order."""
 SMALL_TABLES = {"workers", "watchers", "queues", "lanes", "limit_settings"}
 # Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
 SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_more", "holdfast_limits_look"}
@@ -130,7 +132,7 @@ def walks_on_postgres(node):
 
 def begins_only(name, node, index):
     """Return whether it reads the first entries of an index that has only matching rows."""
-    return name.startswith("some_") and node.get("Index Name") == index
+    return name.startswith(BEGINNING) and node.get("Index Name") == index
 
 
 def compares_all_on_postgres(node):
@@ -235,7 +237,7 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
         plan = "\n".join(row[3] for row in lines)
         walks = [scan for scan in re.findall(r"^SCAN .*", plan, re.MULTILINE) if walks_on_sqlite(scan, plan)]
         walks += re.findall(r"SEARCH .* USING INTEGER PRIMARY KEY \(rowid[<>].*", plan)
-        if name.startswith("some_"):  # which begins at an index that has only what is wanted
+        if name.startswith(BEGINNING):  # which begins at an index that has only what is wanted
             walks = [scan for scan in walks if not scan.endswith(f"INDEX {index}")]
         if walks or compares_with_the_batch(lines) or (index and index.startswith("holdfast_") and index not in plan):
             wrong[name] = plan

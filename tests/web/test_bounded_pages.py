@@ -40,7 +40,7 @@ BOUNDS: dict[Any, dict[str, Any]] = {
     },
     sorted_runs: {"MAX_STREAM_CANDIDATES": 100, "FIRST_CANDIDATES": 20},
     admin: {"MAX_INDEX_ENTRIES": 200, "MAX_SCATTERED_ROWS": 200, "MAX_OLDEST_ROWS": 100, "MAX_SUSPENDED": 200},
-    stats: {"MAX_LAST_ENDS": 200},
+    stats: {"MAX_LAST_ENDS": 200, "MAX_TENANT_ENDS": 200},
     sessions: {"MAX_CLAIMED_ROWS": 200},
     bulk: {"MAX_COUNTED": 100},
     **{page: {"RECENT_FAILURES": 40} for page in (overview, queues, tasks, tenants)},
@@ -61,7 +61,8 @@ PREVIEWS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 PATHS = (
     "/", "/?last=week", "/tasks", "/tasks?last=day", "/tasks/t1", "/tasks/t1?last=week", "/queues", "/queues/q1",
-    "/tenants", "/tenants/t3", "/gates", "/workers", "/limits", "/budgets", "/schedules", "/events", "/topics",
+    "/tenants", "/tenants/t3", "/tenants/t3?last=week", "/api/v1/queues",
+    "/gates", "/workers", "/limits", "/budgets", "/schedules", "/events", "/topics",
     "/find?q=absent", "/find?q=42", "/runs/00000000-0000-7000-8000-000000000290", "/metrics", "/api/v1/counts",
     "/api/v1/stats", "/api/v1/runs?limit=100", "/api/v1/search?text=absent",
     *("/runs?" + urlencode(given, doseq=True) for given in FILTERS),

@@ -60,6 +60,12 @@ def test_a_tenant_has_a_page_and_can_be_paused(shop, fill):
     assert "acme active" in text(browser, "/tenants")
     page = text(browser, "/tenants/acme")
     assert "ValueError" in page
+    assert "Finished per minute 3 total, 33.3% failed" in page
+    assert "Finished per hour 3 total, 33.3% failed" in text(browser, "/tenants/acme?last=week")
+    stats = browser.get("/api/v1/stats?tenant=acme").json["stats"]
+    assert [(each["runs"], each["failed"]) for each in stats] == [(3, 1)]
+    assert len(browser.get("/api/v1/stats?tenant=acme&span=hour&last=86400").json["stats"]) == 24
+    assert browser.get("/api/v1/stats?tenant=acme&by=task").status == 422
     assert submit(browser, "/pauses", kind="tenant", name="acme", verb="pause", back="page") == (
         303, "/tenants/acme?did=paused",
     )  # fmt: skip
@@ -91,14 +97,24 @@ def test_a_real_worker_reports_its_memory_version_and_runs(shop):
 def test_limits_and_budgets_have_pages(shop):
     shop.app.limit("mail", concurrency=5)
     shop.app.budget("usd", limit=3, per="tenant")
-    shop.app.task(name="send", limits=["mail"])(lambda: None).enqueue()
+    send = shop.app.task(name="send", limits=["mail"])(lambda: None)
+    send.enqueue()
     shop.drain()
     browser = shop.browser()
     assert "Tasks that observe it send" in text(browser, "/limits/mail")
     assert "3 per tenant" in text(browser, "/budgets/usd")
     assert submit(browser, "/limits", limit="mail", concurrency="7", back="1") == (303, "/limits/mail?did=limit-set")
     assert submit(browser, "/budgets", budget="usd", limit="9", back="1") == (303, "/budgets/usd?did=budget-set")
-    assert "7 concurrent" in text(browser, "/limits/mail")
+    page = text(browser, "/limits/mail")
+    assert "7 concurrent" in page
+    assert "No run holds a permit." in page
+    send.enqueue()
+    shop.app.store.sessions.open("host:1:abc", "host:1", 60_000_000, "{}")
+    (claim,) = shop.app.store.claims.claim_limited("host:1:abc", list(shop.app.store.lanes.refresh()), 8)
+    assert f"send {claim.id} host:1:abc now" in text(browser, "/limits/mail")
+    limit = browser.get("/api/v1/limits/mail").json
+    assert [(each["run"], each["worker"]) for each in limit["holders"]] == [(claim.id, "host:1:abc")]
+    assert browser.get("/api/v1/limits/none").status == 404
     assert [browser.get(f"/{each}/none").status for each in ("limits", "budgets")] == [404, 404]
 
 

@@ -10,7 +10,16 @@ import click
 
 from holdfast.cli.completion import complete_gates, complete_runs
 from holdfast.cli.options import DURATION, by_option, payload
-from holdfast.cli.output import TableColumn, format_time, note, show_fields, show_json, show_line, show_table
+from holdfast.cli.output import (
+    TableColumn,
+    format_ago,
+    format_time,
+    note,
+    show_fields,
+    show_json,
+    show_line,
+    show_table,
+)
 from holdfast.cli.render_graph import format_decision, format_gate
 from holdfast.cli.render_history import cut, one_line
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.control import Control
-    from holdfast.control.gates import GateDependency, GateDetails, GateInfo
+    from holdfast.control.gates import GateDependency, GateDetails, GateInfo, OpenGate
     from holdfast.model.gate_links import GateLinkInfo
 
 COLUMNS = (
@@ -29,6 +38,16 @@ COLUMNS = (
     TableColumn("STATE", whole=True),
     TableColumn("GRAPH", whole=True),
     TableColumn(""),
+)
+OPEN_COLUMNS = (
+    TableColumn("GATE", whole=True),
+    TableColumn("RUN", whole=True),
+    TableColumn("GRAPH", drop=1),
+    TableColumn("TENANT", drop=3),
+    TableColumn("OPEN SINCE", whole=True),
+    TableColumn("TIMES OUT", drop=4),
+    TableColumn("ASKED BY LINK", drop=5),
+    TableColumn("PAYLOAD", drop=2),
 )
 LINK_COLUMNS = (
     TableColumn("LINK", whole=True),
@@ -40,10 +59,12 @@ ACTIONS = ("complete", "fail", "link", "links", "revoke")
 NOT_USABLE = "could not be used any more; nothing changed"
 NO_REASON = "no reason given"
 MAX_VALUE_CHARS = 2000
+MAX_PAYLOAD_CHARS = 80
+MAX_OPEN = 100
 
 
 @holdfast.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.argument("name", required=False, shell_complete=complete_gates)
 @click.argument("outcome", required=False, type=click.Choice(ACTIONS), metavar="[ACTION]")
 @click.argument("value", required=False, metavar="[OUTPUT|ERROR|LINK]")
@@ -53,7 +74,7 @@ MAX_VALUE_CHARS = 2000
 @pass_shared
 def gate(
     shared: SharedOptions,
-    run: str,
+    run: str | None,
     name: str | None,
     outcome: str | None,
     value: str | None,
@@ -61,19 +82,21 @@ def gate(
     expires: float | None,
     recipient: str | None,
 ) -> None:
-    """Complete or fail a gate of a graph or a durable function, manage links to it, or list the gates.
+    """List open gates, complete or fail a gate of a graph or a durable function, or manage links to it.
 
-    ACTION is complete, fail, link, links or revoke. OUTPUT is JSON, defaults to null and must match the gate's
-    type; ERROR is text. The decision on a gate that isn't open yet takes effect when it opens. Repeating a decision
-    changes nothing; a different one is rejected. With RUN alone, all gates are listed, including those of nested
-    graphs; with RUN and NAME, the gate is shown with the results of the nodes before it, and who decided. RUN is a
-    run id or a unique prefix. Put -- before an OUTPUT that starts with a minus sign. `link` prints a URL with which
-    a person without a token decides the gate, once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app
-    with these settings. `links` lists the links to the gate with their ids; `revoke` revokes the one with the id
-    LINK, or all of them.
+    Without arguments, the gates of all runs that wait for a decision are listed, the oldest first: what is decided,
+    since when the gate is open, when it times out, and who has a link to it. ACTION is complete, fail, link, links or
+    revoke. OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that
+    isn't open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With
+    RUN alone, all gates of the run are listed, including those of nested graphs; with RUN and NAME, the gate is shown
+    with the results of the nodes before it, and who decided. RUN is a run id or a unique prefix. Put -- before an
+    OUTPUT that starts with a minus sign. `link` prints a URL with which a person without a token decides the gate,
+    once; it needs $HOLDFAST_SECRET and $HOLDFAST_PUBLIC_URL, or an app with these settings. `links` lists the links to
+    the gate with their ids; `revoke` revokes the one with the id LINK, or all of them.
 
     \b
     Examples:
+      holdfast gate
       holdfast gate 0199a3f2-6c1e
       holdfast gate 0199a3f2-6c1e approve
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
@@ -86,6 +109,9 @@ def gate(
     _check_options(outcome, value, by, for_link=expires is not None or recipient is not None)
     output = payload(value, "OUTPUT") if outcome == "complete" else None
     with connect_or_empty(shared) as control:
+        if run is None:
+            _list_open(shared, control.gates.open(limit=MAX_OPEN + 1))
+            return
         id = control.runs.find(run)
         if name is None or outcome is None:
             _list(shared, control, id, name)
@@ -115,6 +141,35 @@ def gate(
         show_json({"run": id, "gate": name, "outcome": outcome, "changed": changed, "state": state})
         return
     _show_result(name, outcome, changed=changed, state=state)
+
+
+def _list_open(shared: SharedOptions, found: list[OpenGate]) -> None:
+    gates = found[:MAX_OPEN]
+    if shared.json:
+        show_json(gates)
+    else:
+        show_table(OPEN_COLUMNS, [_open_row(gate) for gate in gates], "no gate is open")
+    if len(found) > MAX_OPEN:
+        note(f"only the oldest {MAX_OPEN} are listed")
+    if gates and not shared.json:
+        note("show one with: holdfast gate RUN GATE")
+
+
+def _open_row(gate: OpenGate) -> list[str]:
+    from holdfast.model.previews import arguments_line
+
+    tenant, until = gate.tenant or "", "" if gate.until is None else format_ago(gate.until)
+    payload = arguments_line(gate.payload, MAX_PAYLOAD_CHARS)
+    return [
+        gate.name,
+        str(gate.graph),
+        gate.task,
+        tenant,
+        format_ago(gate.since),
+        until,
+        ", ".join(gate.asked),
+        payload,
+    ]
 
 
 def _check_options(outcome: str | None, value: str | None, by: str | None, *, for_link: bool) -> None:

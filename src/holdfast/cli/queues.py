@@ -16,7 +16,7 @@ from holdfast.model.names import actor_or_user
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.control.limits import CounterInfo, LimitInfo
+    from holdfast.control.limits import CounterInfo, LimitInfo, PermitHolder
     from holdfast.control.queues import QueueInfo
     from holdfast.control.workers import LostWorkerInfo, WorkerInfo
 
@@ -58,7 +58,7 @@ def queues(shared: SharedOptions) -> None:
     """List queues with their backlog.
 
     WAITING counts suspended durable functions and blocked runs. OLDEST READY is the time since the first of the ready
-    runs became ready.
+    runs became ready. Very many runs aren't counted: a number with a + is a lower bound.
 
     \b
     Examples:
@@ -81,7 +81,10 @@ def queues(shared: SharedOptions) -> None:
 
 def _queue_row(queue: QueueInfo) -> list[str]:
     states = (("ready",), ("running",), ("waiting", "blocked"), ("scheduled",))
-    counts = [str(sum(queue.runs.get(state, 0) for state in some)) for some in states]
+    counts = [
+        f"{sum(queue.runs.get(state, 0) for state in some)}{'+' if set(some) & set(queue.at_least) else ''}"
+        for some in states
+    ]
     return [queue.name, "paused" if queue.paused else "active", *counts, format_duration(queue.oldest_ready)]
 
 
@@ -268,9 +271,9 @@ def limits(
 ) -> None:
     """List limits with their usage and what waits for them, or change what a limit allows.
 
-    One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit. STARTED is the cost of
-    the starts within the period, if the limit has costs. WAITING counts runs and steps. A change takes effect within a
-    second; what you don't give stays as it is.
+    One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit, and the runs and steps
+    that hold its permits. STARTED is the cost of the starts within the period, if the limit has costs. WAITING counts
+    runs and steps. A change takes effect within a second; what you don't give stays as it is.
 
     \b
       set    change the rate, the concurrency or both, on all workers
@@ -310,6 +313,8 @@ def limits(
     rows = [row for limit in found for row in _limit_rows(limit)]
     show_table(LIMIT_COLUMNS, rows, 'no limits: declare app.limit("name", concurrency=…) and start a worker')
     for limit in found:
+        for holder in limit.holders or ():
+            show_line(_format_holder(holder))
         if limit.set_at is not None:
             declared = _bounds(limit) or "no bound"
             note(
@@ -366,6 +371,12 @@ def _limit_row(limit: LimitInfo, counter: CounterInfo) -> list[str]:
     return [
         limit.name, key, str(counter.used), _cap(limit.concurrency), str(counter.started), _rate(limit), parked,
     ]  # fmt: skip
+
+
+def _format_holder(holder: PermitHolder) -> str:
+    what = f"{holder.task}, step {holder.step}" if holder.step else holder.task
+    key = "" if holder.key is None else f" for {holder.key}"
+    return f"held{key} by {holder.run}  {what}, on {holder.worker}, taken {format_ago(holder.since)}"
 
 
 def _cap(concurrency: int | None) -> str:

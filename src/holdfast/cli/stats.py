@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from holdfast.cli.options import DURATION
-from holdfast.cli.output import TableColumn, format_duration, format_timestamp, show_json, show_line, show_table
+from holdfast.cli.output import TableColumn, format_duration, format_timestamp, note, show_json, show_line, show_table
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.names import counted
 
 if TYPE_CHECKING:
-    from holdfast.control.stats import Counts, Estimate, Percentiles, Stats, StatsTrend
+    from holdfast.control.stats import Counts, Estimate, Percentiles, Stats, StatsSeries, StatsTrend
 
 COLUMNS = (
     TableColumn("NAME", whole=True),
@@ -44,6 +44,7 @@ COMPARED_COLUMNS = (
 @click.option("--last", type=DURATION, default="1h", show_default=True, help="Time window.")
 @click.option("--by", type=click.Choice(["task", "queue", "all"]), default="task", show_default=True, help="Grouping.")
 @click.option("--name", metavar="NAME", help="Only this task or queue.")
+@click.option("--tenant", metavar="NAME", help="Only the runs of this tenant.")
 @click.option("--every", type=click.Choice(["minute", "hour"]), help="One line per minute or hour.")
 @click.option("--compare", is_flag=True, help="Compare with the time before, what got slower first.")
 @pass_shared
@@ -52,6 +53,7 @@ def stats(
     last: float,
     by: Literal["task", "queue", "all"],
     name: str | None,
+    tenant: str | None,
     every: Literal["minute", "hour"] | None,
     compare: bool,
 ) -> None:
@@ -67,13 +69,19 @@ def stats(
       holdfast stats --last 24h --by queue
       holdfast stats --by task --name shop.tasks.charge --every minute
       holdfast stats --last 24h --compare
+      holdfast stats --tenant acme --last 7d --every hour
       holdfast stats --json
     """
     if compare and (every is not None or by == "all"):
         raise click.UsageError("--compare needs --by task or --by queue, and can't be combined with --every")
+    if tenant is not None and (compare or name is not None):
+        raise click.UsageError("--tenant can't be combined with --compare and --name")
     from holdfast.cli.connect import connect_or_empty
 
     with connect_or_empty(shared) as control:
+        if tenant is not None:
+            _show_tenant(shared, tenant, control.stats.of_tenant(tenant, last=last, span=every), every, last)
+            return
         if compare:
             trends = [each for each in control.stats.trends(last=last, by=by) if name in (None, each.name)]
             _show_trends(shared, sorted(trends, key=lambda each: -(each.slowdown or 0)), last)
@@ -87,9 +95,25 @@ def stats(
         show_json({"counts": counts, "stats": [_as_data(each) for each in found]})
         return
     show_line(_format_counts(counts))
+    _show_table(found, every, last)
+
+
+def _show_table(found: list[Stats], every: str | None, last: float) -> None:
     columns = COLUMNS if every is None else (TableColumn("SINCE", whole=True), *COLUMNS)
     rows = [([format_timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
     show_table(columns, rows, f"no runs finished in the last {format_duration(last)}")
+
+
+def _show_tenant(shared: SharedOptions, tenant: str, series: StatsSeries, every: str | None, last: float) -> None:
+    import msgspec
+
+    found = [msgspec.structs.replace(each, name=tenant) for each in (series.intervals if every else [series.whole])]
+    if shared.json:
+        show_json({"stats": [_as_data(each) for each in found], "created_since": series.created_since})
+        return
+    _show_table(found, every, last)
+    if series.created_since is not None:
+        note(f"only the newest runs are counted, those created since {format_timestamp(series.created_since)}")
 
 
 def _show_trends(shared: SharedOptions, trends: list[StatsTrend], last: float) -> None:

@@ -26,7 +26,7 @@ from holdfast.errors import ConfigError, SchemaAhead
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, parse_duration, to_datetime, to_micros
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
-from holdfast.store.admin import LaneCounts
+from holdfast.store.admin import MAX_SUSPENDED, LaneCounts
 from holdfast.store.stats import HOUR_US
 from holdfast.task.registry import Registry
 
@@ -73,7 +73,7 @@ class Doctor:
                 "corrupt rows": self._rows,
             }
             checks["budgets"] = lambda: check_budgets(self._store)
-            checks["long waits"] = lambda: self._long_waits(_long_wait(long_wait))
+            checks[_long_waits_label(by_lane)] = lambda: self._long_waits(_long_wait(long_wait))
             checks["retention"] = self._retention
         self._registry.load()
         if self._registry.names():
@@ -142,11 +142,11 @@ class Doctor:
             (row.since, id, task, awaited_text(row))
             for id, task, row in self._store.health.long_waits(threshold, MAX_LONG_WAITS)
         ]
-        for gate in self._store.queries.open_gates(None, MAX_GATES):
-            if gate.deadline is None and gate.created_at <= now - threshold:
-                opened = next(each for each in self._store.queries.gates(gate.graph) if str(each.id) == gate.id)
-                since = opened.created_at if opened.released_at is None else opened.released_at
-                found.append((since, gate.id, gate.task, f"approval {gate.node}"))
+        found += [
+            (gate.opened_at, gate.id, gate.task, f"approval {gate.node}")
+            for gate in self._store.queries.open_gates(None, MAX_GATES)
+            if gate.deadline is None
+        ]
         waits = [
             LongWait(id, task, what, (now - since) / MICROS_PER_SECOND)
             for since, id, task, what in sorted(found)[:MAX_LONG_WAITS]
@@ -182,6 +182,12 @@ class Doctor:
         ready = by_lane["ready"].by_lane if "ready" in by_lane else {}
         found = {lanes[lane]: runs for lane, runs in ready.items() if lane in lanes}
         return {pair: runs for pair, runs in found.items() if pair[0] != GRAPH_QUEUE}
+
+
+def _long_waits_label(by_lane: Mapping[str, LaneCounts]) -> str:
+    """Name the check of long waits, and say how much of them it reads."""
+    suspended = sum(sum(by_lane[state].by_lane.values()) for state in ("waiting", "blocked") if state in by_lane)
+    return "long waits" if suspended <= MAX_SUSPENDED else f"long waits among {MAX_SUSPENDED:,} waiting runs"
 
 
 def _long_wait(given: Duration | None) -> int:

@@ -201,7 +201,7 @@ class Explainer:
         until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
         assert row.parent is not None
         gate = next(each for each in self._store.queries.gates(row.parent) if str(each.id) == row.id)
-        data = {"graph": row.parent, "gate": row.node, "id": row.id, "since": _opened_at(gate)}
+        data = {"graph": row.parent, "gate": row.node, "id": row.id, "since": to_datetime(gate.opened_at)}
         yield Reason("gate", f"waiting for approval{until}", data, _complete_command(gate))
 
     def _open_gates(self, id: str, children: list[dict[str, Any]] | None = None) -> Iterator[Reason]:
@@ -210,7 +210,12 @@ class Explainer:
             if gate.state != "waiting":
                 continue
             if children is None or [(each["run"], each["task"]) for each in children] == [(str(gate.graph), gate.node)]:
-                data = {"graph": str(gate.graph), "gate": gate.node, "id": str(gate.id), "since": _opened_at(gate)}
+                data = {
+                    "graph": str(gate.graph),
+                    "gate": gate.node,
+                    "id": str(gate.id),
+                    "since": to_datetime(gate.opened_at),
+                }
                 yield Reason("gate", f"waiting for approval of gate {gate.node}", data, _complete_command(gate))
 
     def _graph(self, row: RunRow, scope: AccessScope) -> Iterator[Reason]:
@@ -289,11 +294,12 @@ class Explainer:
     def _limit_reason(self, counter_id: str, scope: AccessScope, cost: int = 1) -> Reason:
         name, key = parse_counter_key(counter_id)
         counter = self._store.limits.counter(counter_id)
-        holders = [
-            {"run": str(id), "task": task, "worker": session}
-            for id, task, _, session, _, whose in self._store.limits.holders(counter_id, MAX_NAMES)
-            if scope.covers_tenant(whose) and not scope.limits_lanes
-        ]
+        by_run = {
+            holder.id: {"run": str(holder.id), "task": holder.task, "worker": holder.session}
+            for holder in self._store.limits.holders(counter_id, MAX_NAMES)
+            if scope.covers_tenant(holder.tenant) and not scope.limits_lanes
+        }
+        holders = list(by_run.values())
         data = {"limit": name, "key": decode_key(key), "holders": holders}
         return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders, cost)}", data)
 
@@ -410,10 +416,6 @@ def _recovery(workers: list[WorkerInfo]) -> str:
 
 def _complete_command(gate: GateRow) -> str:
     return complete_command(gate.graph, gate.node, typed=read_plan(gate.plan).get("schema") is not None)
-
-
-def _opened_at(gate: GateRow) -> datetime:
-    return to_datetime(gate.created_at if gate.released_at is None else gate.released_at)
 
 
 def _of_node(node: str, id: str, reason: Reason) -> Reason:

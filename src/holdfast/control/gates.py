@@ -15,13 +15,14 @@ from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.access import EVERYTHING, AccessScope
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.failure import error_from_json
-from holdfast.model.gate_links import GateLinkInfo
+from holdfast.model.gate_links import GateLinkInfo, remembered_links
 from holdfast.model.payloads import PayloadContext
+from holdfast.model.previews import listed_arguments
 from holdfast.model.run import GRAPH_QUEUE, RunState
 from holdfast.store import Store
 from holdfast.store.graph_progress import read_plan
 from holdfast.store.graphs import checked_output
-from holdfast.store.run_queries import DependencyRow, GateRow, RunDetailRow
+from holdfast.store.run_queries import DependencyRow, GateRow, OpenGateRow, RunDetailRow
 from holdfast.store.run_reader import RunReader
 
 MAX_OPEN_GATES = 1000
@@ -123,6 +124,12 @@ class OpenGate(msgspec.Struct, frozen=True):
     """When it times out."""
     schema: dict[str, Any] | None
     """The JSON Schema of its output."""
+    since: datetime
+    """When it opened."""
+    payload: Any
+    """What the decision is about; the start of its text if it is long."""
+    asked: list[str]
+    """The recipients of its links that can be used."""
 
 
 class GateControl:
@@ -137,19 +144,26 @@ class GateControl:
         size = MAX_OPEN_GATES if scope.limits_lanes else min(limit, MAX_OPEN_GATES)
         found = self._store.queries.open_gates(scope.tenant, size)
         rows = [row for row in found if scope.covers_lane(GRAPH_QUEUE, row[3])][:limit]
-        return [
-            OpenGate(
-                id=UUID(row.id),
-                name=row.node,
-                graph=UUID(row.graph),
-                task=row.task,
-                tenant=row.tenant,
-                created_at=to_datetime(row.created_at),
-                until=to_datetime_or_none(row.deadline),
-                schema=read_plan(row.plan).get("schema"),
-            )
-            for row in rows
-        ]
+        return [self._open_gate(row) for row in rows]
+
+    def _open_gate(self, row: OpenGateRow) -> OpenGate:
+        plan = read_plan(row.plan)
+        links = [each for each in remembered_links(plan) if each.state(row.records, True, row.now) == "usable"]
+        context = PayloadContext("args", row.tenant, row.id)
+        args = listed_arguments(row.args, row.args_bytes, self._store.payloads, context)
+        return OpenGate(
+            id=UUID(row.id),
+            name=row.node,
+            graph=UUID(row.graph),
+            task=row.task,
+            tenant=row.tenant,
+            created_at=to_datetime(row.created_at),
+            until=to_datetime_or_none(row.deadline),
+            schema=plan.get("schema"),
+            since=to_datetime(row.opened_at),
+            payload=args.get("payload") if isinstance(args, dict) else str(args).removeprefix('{"payload":'),
+            asked=sorted({each.recipient for each in links if each.recipient is not None}),
+        )
 
     def read(self, id: UUID) -> GateDetails:
         """Read a gate and what it decides; GraphError if the run isn't a gate."""
@@ -191,7 +205,6 @@ class GateControl:
 def gate_info(row: GateRow) -> GateInfo:
     """Turn a row into a `GateInfo`."""
     plan = read_plan(row.plan)
-    opened = max(row.created_at, row.retried_at or 0, row.released_at or 0)
     is_open = row.state == "waiting"
     stored = plan.get("early")
     early = stored.get("state") if row.state == "blocked" and isinstance(stored, dict) else None
@@ -202,7 +215,7 @@ def gate_info(row: GateRow) -> GateInfo:
         id=UUID(str(row.id)),
         graph=UUID(str(row.graph)),
         state=row.state,
-        since=to_datetime(opened) if is_open else None,
+        since=to_datetime(row.opened_at) if is_open else None,
         until=to_datetime_or_none(row.deadline) if is_open else None,
         on_timeout=plan.get("on_timeout", "fail"),
         early=early,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from holdfast.control.audit import audited
 from holdfast.model.limit import CounterInfo as CounterInfo
 from holdfast.model.limit import LimitInfo as LimitInfo
+from holdfast.model.limit import PermitHolder as PermitHolder
+from holdfast.store.limit_settings import MAX_HOLDERS as MAX_HOLDERS
 from holdfast.store.limit_settings import LimitSettings
 from holdfast.store.limit_settings import decode_key as decode_key
 from holdfast.store.limits import parse_counter_key

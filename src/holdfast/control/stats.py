@@ -130,7 +130,8 @@ class Stats(msgspec.Struct, frozen=True):
     run: Percentiles
     """From first start to finish, including retries and waits."""
     partial: bool = False
-    """Whether there are more: until workers have aggregated the latest minutes, at most 20,000 of their runs count."""
+    """Whether there are more: until workers have aggregated the latest minutes, at most 20,000 of their runs count. Of
+    a tenant, the newest 10,000 do."""
 
     @property
     def throughput(self) -> float:
@@ -157,6 +158,8 @@ class StatsSeries(msgspec.Struct, frozen=True):
 
     whole: Stats
     intervals: list[Stats]
+    created_since: datetime | None = None
+    """Of a tenant with very many runs, only those that were created since then are counted; None if all are."""
 
 
 class StatsTrend(msgspec.Struct, frozen=True):
@@ -244,6 +247,27 @@ class StatsControl:
         return StatsSeries(
             _stats(name, since, until - since, found, partial_from),
             [_stats(name, start, size, some, partial_from) for start, some in sorted(at.items())],
+        )
+
+    def of_tenant(self, tenant: str, *, last: Duration, span: Interval | None = None) -> StatsSeries:
+        """Return the statistics of a tenant's runs, by minute up to an hour and by hour for longer periods.
+
+        Workers don't aggregate by tenant, so these are computed on request from the newest ended runs of the tenant, up
+        to a maximum. Those of longer periods are read once a minute.
+        """
+        default = MINUTE_US if to_micros(last, "last") <= HOUR_US else HOUR_US
+        size = default if span is None else INTERVALS_US[span]
+        since, until = self._window(last, size)
+        key = "tenant", tenant, since, until, size
+        return self._once_a_minute(size, key, lambda: self._of_tenant(tenant, since, until, size))
+
+    def _of_tenant(self, tenant: str, since: int, until: int, size: int) -> StatsSeries:
+        read, created_since = self._store.stats.ends_of_tenant(tenant, since, size)
+        buckets = _Buckets(read, None if created_since is None else since)
+        return StatsSeries(
+            self._sums(buckets, since, until)[0],
+            self._spans(buckets, since, until, size),
+            None if created_since is None else to_datetime(created_since),
         )
 
     def trends(self, *, last: Duration, by: GroupBy = "task") -> list[StatsTrend]:

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
+
+
+class PermitHolder(msgspec.Struct, frozen=True):
+    """A run, or a step of it, that holds a permit."""
+
+    run: UUID
+    task: str
+    tenant: str | None
+    key: Any
+    """The key of the counter; None if the limit isn't keyed."""
+    step: str | None
+    """The step; None if the run itself holds the permit."""
+    worker: str
+    """The session that executes it."""
+    since: datetime | None
+    """When it took the permit."""
+    cost: int = 1
 
 
 class CounterInfo(msgspec.Struct, frozen=True):
@@ -46,3 +64,5 @@ class LimitInfo(msgspec.Struct, frozen=True):
     """The rate that the code declares."""
     declared_period: float | None = None
     """The period of the declared rate in seconds."""
+    holders: list[PermitHolder] | None = None
+    """Up to 100 runs and steps that hold permits, those that took them first at the top; None in lists of limits."""

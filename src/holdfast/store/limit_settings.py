@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import builtins
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
-from holdfast.model.limit import CounterInfo, LimitInfo
+from holdfast.model.limit import CounterInfo, LimitInfo, PermitHolder
 from holdfast.model.names import actor_or_user, check_name
+from holdfast.model.step_keys import key_label
 from holdfast.policy.admission import check_bounds
-from holdfast.store.limits import Bounds, CounterState, LimitRow
+from holdfast.store.limits import Bounds, CounterState, LimitRow, parse_counter_key, parse_permits
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
+
+MAX_HOLDERS = 100
 
 
 class LimitSettings:
@@ -26,13 +30,32 @@ class LimitSettings:
         self._store = store
 
     def list(self, name: str | None = None) -> builtins.list[LimitInfo]:
-        """List all limits, or the one with this name."""
+        """List all limits, or the one with this name and the runs that hold its permits."""
         rows = self._store.limits.list_all()
         found = [row for row in rows if name is None or row.name == name]
         if name is not None and not found:
             raise _unknown(name, rows)
         counters = self._store.limits.counters(name)
-        return [_info(row, [counter for counter in counters if counter.name == row.name]) for row in found]
+        holders = None if name is None else self._holders(name)
+        return [_info(row, [counter for counter in counters if counter.name == row.name], holders) for row in found]
+
+    def _holders(self, name: str) -> builtins.list[PermitHolder]:
+        return [
+            PermitHolder(
+                UUID(str(row.id)),
+                row.task,
+                row.tenant,
+                decode_key(key),
+                None if row.step is None else key_label(row.step),
+                row.session,
+                to_datetime_or_none(row.since),
+                permit.cost,
+            )
+            for row in self._store.limits.holders_of(name, MAX_HOLDERS)
+            for permit in parse_permits(row.limits)
+            for limit, key in [parse_counter_key(permit.counter)]
+            if limit == name
+        ]
 
     def exists(self, name: str) -> bool:
         """Return whether a limit with this name is declared."""
@@ -89,7 +112,9 @@ def decode_key(key: str) -> Any:
         return key
 
 
-def _info(row: LimitRow, counters: builtins.list[CounterState]) -> LimitInfo:
+def _info(
+    row: LimitRow, counters: builtins.list[CounterState], holders: builtins.list[PermitHolder] | None
+) -> LimitInfo:
     declared_concurrency, declared_rate = row.declared_bounds
     return LimitInfo(
         row.name,
@@ -103,6 +128,7 @@ def _info(row: LimitRow, counters: builtins.list[CounterState]) -> LimitInfo:
         declared_concurrency,
         None if declared_rate is None else declared_rate.starts,
         None if declared_rate is None else _seconds(declared_rate.period),
+        holders,
     )
 
 

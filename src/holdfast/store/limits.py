@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from holdfast.database import Row
 from holdfast.policy.admission import RECHECK_SOON_MICROS, LimitCounter, Permit, Rate, Reserved, admit
 from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, id_rows, json_rows
 from holdfast.store.typed_rows import RowReader
@@ -78,7 +77,20 @@ class CounterState(NamedTuple):
     steps: int = 0
 
 
+class HolderRow(NamedTuple):
+    """A claimed run that holds permits, or a step of it. `limits`: all permits that it holds. `since`: microseconds."""
+
+    id: str
+    task: str
+    session: str
+    tenant: str | None
+    limits: str | None
+    step: str | None
+    since: int
+
+
 _LIMIT_ROWS = RowReader(LimitRow)
+_HOLDER_ROWS = RowReader(HolderRow)
 
 
 class LimitStore(StoreModule):
@@ -153,11 +165,17 @@ class LimitStore(StoreModule):
         rows = self._execute("read", "read_counter", place=key)
         return _counter_state(rows[0]) if rows else None
 
-    def holders(self, key: str, size: int = 10) -> Sequence[Row]:
-        """Return runs that hold permits of a counter: id, task, state, session, claimed_at, tenant."""
+    def holders(self, key: str, size: int = 10) -> list[HolderRow]:
+        """Return the first runs and steps that hold permits of a counter."""
         # Without the end: in the limits of a run, the counter may be followed by a cost.
-        start = msgspec.json.encode(key).decode()[:-2]
-        return self._execute("read", "list_permit_holders", place=start, size=size)
+        return self._holders(msgspec.json.encode(key).decode()[:-2], size)
+
+    def holders_of(self, name: str, size: int) -> list[HolderRow]:
+        """Return the first runs and steps that hold permits of a limit, with any key."""
+        return self._holders(msgspec.json.encode(f"{counter_key(name, '')[:-4]},").decode()[:-1], size)
+
+    def _holders(self, place: str, size: int) -> list[HolderRow]:
+        return _HOLDER_ROWS.read_all(self._execute("read", "list_permit_holders", place=place, size=size))
 
 
 class CounterRow(NamedTuple):

@@ -211,18 +211,18 @@ class NodeRow(NamedTuple):
 
 
 class GateRow(NamedTuple):
-    """A gate. `retried_at`: its last retry. `released_at`: when its last dependency ended, if it is open. `decision`,
-    `decided_at` and `decision_data`: the history entry of its last decision, which a retry may have reset."""
+    """A gate. `opened_at`: when it opened, if it is open.
+
+    `decision`, `decided_at` and `decision_data`: the history entry of its last decision, which a retry may have reset.
+    """
 
     id: str
     graph: str
     node: str
     state: RunState
-    created_at: int
+    opened_at: int
     deadline: int | None
     plan: str
-    retried_at: int | None
-    released_at: int | None
     decision: str | None
     decided_at: int | None
     decision_data: str | None
@@ -255,7 +255,10 @@ class DependencyRow(NamedTuple):
 
 
 class OpenGateRow(NamedTuple):
-    """A gate that waits for a decision. `task`: the name of its graph."""
+    """A gate that waits for a decision. `task`: the name of its graph.
+
+    `args`: its stored arguments, of which `args_bytes` is the size, or their start if they are long.
+    """
 
     id: str
     node: str
@@ -265,6 +268,11 @@ class OpenGateRow(NamedTuple):
     created_at: int
     deadline: int | None
     plan: str
+    opened_at: int
+    records: int
+    args: str | None
+    args_bytes: int
+    now: int
 
 
 N = TypeVar("N", RunRow, NodeRow)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -26,11 +27,14 @@ MAX_MINUTES_PER_PASS = 5
 """After a pause there may be very many runs to catch up with."""
 MAX_LAST_ENDS = 20_000
 """How many ends of the latest minutes are aggregated for one view: those of some seconds under the highest load."""
+MAX_TENANT_ENDS = 10_000
+"""How many of the newest ended runs of a tenant are aggregated for one view: each is read from the table."""
 LOST_WORKERS_SPAN = 0
 """The span of rows that don't count runs of a time, but name lost workers."""
 RETENTION_US = {MINUTE_US: 72 * HOUR_US, HOUR_US: 90 * 24 * HOUR_US, LOST_WORKERS_SPAN: 7 * 24 * HOUR_US}
 
 
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 _decode_histogram = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
 
@@ -97,6 +101,18 @@ class StatsStore(StoreModule):
         values = {"span": MINUTE_US, "since": since, "until": until}
         found = _minutes(self._execute("read", "aggregate_last_ended", limit=MAX_LAST_ENDS, **values))
         return found, sum(bucket.runs for bucket in found) >= MAX_LAST_ENDS
+
+    def ends_of_tenant(self, tenant: str, since: int, span: int) -> tuple[list[StatsBucket], int | None]:
+        """Aggregate the newest runs of a tenant that ended since a time.
+
+        Return also since when the runs were created that are read, if there may be older ones; None if all are.
+        """
+        values = {"span": span, "since": since, "tenant": tenant, "before": str(_LAST), "behind": str(_FIRST)}
+        rows = self._execute("read", "aggregate_ends_of_tenant", limit=MAX_TENANT_ENDS, **values)
+        counted = sum(row[5] for row in rows)
+        oldest = min((row[6] for row in rows if isinstance(row[6], int)), default=since)
+        found = [bucket for bucket in _minutes(row[:6] for row in rows) if bucket.at >= since]
+        return found, oldest if counted >= MAX_TENANT_ENDS else None
 
     def read(
         self, span: int, since: int, until: int, purpose: str = "read", lanes: Iterable[int] | None = None

@@ -366,8 +366,8 @@ where e.needs = cast(:id as {uuid})
 order by n.seq limit cast(:size as bigint)
 
 -- name: list_gates
--- List the gates of a graph and of nested graphs, or of the graphs that a durable function spawned, with their last
--- retry, the end of their last dependency, and the history entry of their last decision.
+-- List the gates of a graph and of nested graphs, or of the graphs that a durable function spawned, with the time at which
+-- they opened, and the history entry of their last decision.
 --
 -- SQLite keeps the order of a cross join, and doesn't build an index for an expression: no statistics make it read all
 -- runs.
@@ -376,13 +376,7 @@ with recursive graphs (id) as (
     union all
     select n.id from graphs cross join {schema}runs n where n.parent = graphs.id and coalesce(n.kind, '') = 'graph'
 )
-select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
-    (select max(h.at) from {schema}history h where h.run = g.id and h.kind = 'retried'),
-    case when g.state = 'waiting' then (
-        select max(n.finished_at) from {schema}runs n join {schema}edges e on e.needs = n.id and e.node = g.id
-        where n.parent = g.parent and n.node is not null
-    ) end,
-    d.kind, d.at, d.data
+select g.id, g.parent, g.node, g.state, coalesce(g.ready_at, g.created_at), g.deadline, g.plan, d.kind, d.at, d.data
 from graphs cross join {schema}runs g
 left join {schema}history d on d.run = g.id and d.n = (
     select max(h.n) from {schema}history h
@@ -413,9 +407,11 @@ with nodes as materialized (
 select e.needs, e.node from {schema}edges e where e.needs {among(nodes, id)}
 
 -- name: list_open_gates
--- List open gates, the oldest first, with the name of the graph, or of the durable function that spawned it. By their
--- lanes, because gates are few among all runs that wait.
-select g.id, g.node, g.parent, coalesce(fl.task, l.task), g.tenant, g.created_at, g.deadline, g.plan
+-- List open gates, the oldest first, with the name of the graph, or of the durable function that spawned it, when they
+-- opened, and the start of their payloads. By their lanes, because gates are few among all runs that wait.
+select g.id, g.node, g.parent, coalesce(fl.task, l.task), g.tenant, g.created_at, g.deadline, g.plan, coalesce(g.ready_at, g.created_at),
+    g.records, case when octet_length(g.args) <= 500 then g.args when octet_length(g.args) <= 100000 then substr(g.args, 1, 300) end,
+    octet_length(g.args), {now}
 from {schema}lanes gl join {schema}runs g on g.lane = gl.id join {schema}runs p on p.id = g.parent join {schema}lanes l on l.id = p.lane
 left join {schema}runs f on f.id = p.parent and p.node is null left join {schema}lanes fl on fl.id = f.lane
 where gl.queue = '$graph' and g.state in ('waiting', 'blocked') and g.state = 'waiting' and g.kind = 'gate'

@@ -265,15 +265,21 @@ select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.perio
 from one left join {schema}limit_settings s on s.name = one.name
 
 -- name: list_permit_holders
--- List the runs of sessions that hold permits of a counter, or whose steps do.
+-- List the runs of sessions that hold permits of a counter or of a limit, and the steps of runs that do.
 --
 -- `place` is the start of JSON text, as it appears in the limits of runs. Those aren't parsed, because they may be corrupt.
 with sessions as materialized (
     select session from {schema}workers
+),
+claimed as materialized (
+    select r.id, r.lane, r.session, r.claimed_at, r.tenant, r.limits from {schema}runs r where r.session {among(sessions, session)}
+),
+holders as (
+    select claimed.id, claimed.lane, claimed.session, claimed.tenant, claimed.limits, cast(null as text) as step, claimed.claimed_at as since
+    from claimed where claimed.limits is not null and replace(claimed.limits, cast(:place as text), '') <> claimed.limits
+    union all
+    select claimed.id, claimed.lane, claimed.session, claimed.tenant, p.limits, p.key, p.taken_at
+    from claimed {lookup(step_permits p, p.run = claimed.id)} where replace(p.limits, cast(:place as text), '') <> p.limits
 )
-select r.id, l.task, r.state, r.session, r.claimed_at, r.tenant from {schema}runs r join {schema}lanes l on l.id = r.lane
-where r.session {among(sessions, session)} and (
-    (r.limits is not null and replace(r.limits, cast(:place as text), '') <> r.limits)
-    or (select 1 from {schema}step_permits p where p.run = r.id and replace(p.limits, cast(:place as text), '') <> p.limits limit 1) = 1
-)
-order by r.claimed_at limit cast(:size as bigint)
+select h.id, l.task, h.session, h.tenant, h.limits, h.step, h.since from holders h join {schema}lanes l on l.id = h.lane
+order by h.since, h.id limit cast(:size as bigint)

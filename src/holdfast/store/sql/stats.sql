@@ -35,6 +35,22 @@ from (
 ) r
 group by 1, 2, 3, 4, 5
 
+-- name: aggregate_ends_of_tenant
+-- Count the newest ended runs of a tenant in the same way, up to {limit}, with the time at which the first was created.
+--
+-- By the index of ended runs by tenant, whose ids sort by creation. Those that ended before the time count as ended at 0,
+-- so that the sum of the counts says whether there may be more.
+{part(ended_by_span)}, min(r.created_at)
+from (
+    select case when finished_at >= cast(:since as bigint) then finished_at else 0 end as finished_at, lane, state, started_at, claimed_at,
+        ready_at, created_at
+    from {schema}runs
+    where coalesce(finished_at, 0) > 0 and tenant is not null
+    and (tenant, id) < (cast(:tenant as text), cast(:before as {uuid})) and (tenant, id) > (cast(:tenant as text), cast(:behind as {uuid}))
+    order by tenant desc, id desc limit {limit}
+) r
+group by 1, 2, 3, 4, 5
+
 -- name: add_stats
 -- Insert statistics. Those that another worker has inserted stay.
 insert into {schema}tallies (span, at, lane, state, runs, waits, takes)

@@ -138,12 +138,13 @@ class SlotRange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The time window in seconds, the interval, and the grouping."""
+    """The time window in seconds, the interval, and the grouping, or a tenant."""
 
     last: float = 3600
     span: Interval | None = None
     by: GroupBy = "all"
     name: str | None = None
+    tenant: str | None = None
 
 
 # Gates and events
@@ -313,6 +314,10 @@ def _limits(call: ApiRequest) -> dict[str, Any]:
     return {"limits": call.control.limits.list()}
 
 
+def _limit(call: ApiRequest) -> LimitInfo:
+    return call.control.limits.list(_limit_name(call))[0]
+
+
 def _set_limit(call: ApiRequest) -> LimitInfo:
     body: LimitChange = call.body
     name, by = _limit_name(call), call.principal.by
@@ -349,6 +354,11 @@ def _counts(call: ApiRequest) -> Counts:
 def _stats(call: ApiRequest) -> dict[str, Any]:
     query: StatsQuery = call.query
     stats = call.control.stats
+    if query.tenant is not None:
+        if query.by != "all" or query.name is not None:
+            raise RequestError(422, "tenant can't be combined with by and name", "invalid")
+        series = stats.of_tenant(query.tenant, last=query.last, span=query.span)
+        return {"stats": [series.whole] if query.span is None else series.intervals}
     if query.span is None:
         return {"stats": stats.summary(last=query.last, by=query.by, name=query.name)}
     return {"stats": stats.over_time(last=query.last, span=query.span, by=query.by, name=query.name)}
@@ -479,6 +489,11 @@ OPERATIONS = (
     Operation(
         method="GET", path="/limits", name="list_limits", may_lag=True, summary="List limits with their usage.",
         do=_limits, answer={"limits": list[LimitInfo]}, all_tenants=True,
+    ),
+    Operation(
+        method="GET", path="/limits/{limit:path}", name="show_limit",
+        summary="Show a limit with its usage and the runs that hold its permits.",
+        do=_limit, answer=LimitInfo, all_tenants=True,
     ),
     Operation(
         method="POST", path="/limits/{limit:path}/set", name="set_limit",

@@ -109,8 +109,8 @@ def state(name: str) -> Markup:
     return Markup(f'<span class="state {name}"><span class="dot" aria-hidden="true"></span>{name}</span>')
 
 
-def arguments(args: Any) -> Markup:
-    """Format arguments on one line, if there are any."""
+def arguments(args: Any, title: str = "Arguments") -> Markup:
+    """Format arguments or another payload on one line, if there are any."""
     if not args:
         return Markup("")
-    return Markup(f'<span class="arguments" title="Arguments">{escape(arguments_line(args, MAX_LINE_CHARS))}</span>')
+    return Markup(f'<span class="arguments" title="{title}">{escape(arguments_line(args, MAX_LINE_CHARS))}</span>')

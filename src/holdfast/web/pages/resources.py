@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.control.limits import MAX_HOLDERS
 from holdfast.errors import ConfigError
 from holdfast.web.pages.page import FormAction, PageContent, PageRequest, PageSpec, parse_json, parse_time
 from holdfast.web.pages.render import link
@@ -136,7 +137,13 @@ def _limit(request: PageRequest) -> dict[str, Any]:
     if not request.control.limits.exists(name):
         raise RequestError(404, f"there is no limit {name[:100]!r}", "not_found")
     tasks = [each.name for each in request.control.tasks.list() if name in each.limits]
-    return {"limits": request.control.limits.list(name), "only": name, "tasks": tasks, "live": "/api/v1/live"}
+    return {
+        "limits": request.control.limits.list(name),
+        "only": name,
+        "tasks": tasks,
+        "MAX_HOLDERS": MAX_HOLDERS,
+        "live": "/api/v1/live",
+    }
 
 
 def _change_limit(request: PageRequest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.web.pages.charts import PERIODS, build_charts, chosen_period
 from holdfast.web.pages.failures import MAX_GROUPS, RECENT_FAILURES, group_failures
 from holdfast.web.pages.page import PageRequest, PageSpec
 
@@ -17,7 +18,8 @@ def _list(request: PageRequest) -> dict[str, Any]:
 
 
 def _show(request: PageRequest) -> dict[str, Any]:
-    control, name = request.control, request.path["tenant"]
+    control, name, period = request.control, request.path["tenant"], chosen_period(request.query)
+    series = control.stats.of_tenant(name, last=period.last)
     budgets = [
         (budget, total)
         for budget in control.budgets.list()
@@ -28,6 +30,9 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "name": name,
         "pause": next((each for each in control.pauses.list() if (each.kind, each.name) == ("tenant", name)), None),
         "budgets": budgets,
+        "charts_of": build_charts(period, series),
+        "created_since": series.created_since,
+        "periods": PERIODS,
         "groups": group_failures(control.runs.page(state="failed", tenant=name, limit=RECENT_FAILURES))[:MAX_GROUPS],
         "newest": control.runs.page(tenant=name, limit=NEWEST_RUNS),
         "live": "/api/v1/live",
