@@ -22,13 +22,18 @@ from holdfast import (
     SyncContext,
     WaitTimeout,
 )
+from holdfast.client import results, streams
+from holdfast.engine.durable import async_executor
 from holdfast.errors import BadMessage, ConfigError, PayloadError, RunFinished, TaskError
 from tests.support.asks import ask_in_thread, send_ask
 from tests.support.durable import drain, state
 from tests.support.history_queries import fetch
+from tests.support.lost_reply import FirstReplyLost
+from tests.support.statement_log import statements
 from tests.support.wait_until import wait_until
 
 ONCE = Retry(max_attempts=1)
+ASKS = 10
 
 
 @dataclass
@@ -405,3 +410,86 @@ def test_old_answers_are_forgotten(timed_app, clock, monkeypatch):
     send_ask(run, "add", 4, "k4")
     drain(timed_app)
     assert [key for (key,) in fetch(timed_app, "select ask from {}messages")] == ["k4"]
+
+
+# How much a warm ask takes
+
+
+@pytest.fixture
+def adder(app, monkeypatch):
+    """A function that adds up what it is asked, and a worker in which it stays in memory; callers neither poll nor
+    listen."""
+    monkeypatch.setattr(async_executor, "suspend_delay_s", lambda **_: 60.0)
+    for module in (results, streams):
+        monkeypatch.setattr(module, "LISTEN_FROM_S", 60.0)
+
+    @app.task(name="adder")
+    async def adder(ctx: Context) -> int:
+        total = 0
+
+        def add(number: int) -> int:
+            nonlocal total
+            total += number
+            return total
+
+        def refuse(why: str) -> None:
+            raise AskRejected(why)
+
+        return await ctx.serve(add=add, refuse=refuse, close=lambda: ctx.stop(total))
+
+    run = adder.enqueue()
+    with app.worker():
+        assert run.ask("add", 0, timeout=60) == 0
+        yield run
+        run.ask("close", timeout=60)
+
+
+def test_a_warm_ask_takes_one_commit_of_the_worker_and_no_read(app, adder, monkeypatch):
+    transaction, commits, found = app.store.journal._transaction, [], set()
+    monkeypatch.setattr(app.store.journal, "_transaction", lambda *given: commits.append(1) or transaction(*given))
+    names = statements(app, monkeypatch)
+    for _ in range(ASKS):
+        adder.ask("add", 1, timeout=60)
+        found.add(len(commits))
+        commits.clear()
+    assert (names.count("answer_asks"), names.count("read_answers")) == (ASKS, 0)
+    assert min(found) == 1, "what was received, the answer, and the next wait"
+    with pytest.raises(AskRejected, match="never"):
+        adder.ask("refuse", "never", timeout=60)
+    assert adder.ask("add", 0, timeout=60) == ASKS
+
+
+async def test_a_warm_ask_of_a_coroutine_takes_no_read(app, adder, monkeypatch):
+    names = statements(app, monkeypatch)
+    assert await asyncio.gather(*[adder.aask("add", 1, timeout=60, key=f"{n}") for n in range(ASKS)])
+    assert "read_answers" not in names
+    assert await adder.aask("add", 0, timeout=60) == ASKS
+    assert await adder.aask("add", 1, timeout=60, key="0") <= ASKS, "it was asked before"
+    assert names.count("read_answers") == 1
+
+
+def test_an_encoded_answer_is_read(make_app, monkeypatch):
+    class Reversed:
+        def encode(self, data: bytes) -> bytes:
+            return data[::-1]
+
+        decode = encode
+
+    app = make_app(codec=Reversed())
+
+    @app.task(name="echo")
+    async def echo(ctx: Context) -> str:
+        return await ctx.serve(echo=lambda text: ctx.stop(text))
+
+    run = echo.enqueue()
+    with app.worker():
+        names = statements(app, monkeypatch)
+        assert run.ask("echo", "hello", timeout=60) == "hello"
+    assert "read_answers" in names
+
+
+def test_an_answer_whose_commit_got_lost_reaches_the_caller(app, adder, monkeypatch):
+    losing = FirstReplyLost(app.store.journal._transaction)
+    monkeypatch.setattr(app.store.journal, "_transaction", losing)
+    assert adder.ask("add", 7, timeout=60) == 7
+    assert losing.replies

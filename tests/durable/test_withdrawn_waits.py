@@ -111,6 +111,7 @@ def at_once(monkeypatch):
         queue.wake_committer.__self__.tick()
 
     monkeypatch.setattr(WriteQueue, "submit", submit)
+    monkeypatch.setattr(WriteQueue, "submit_ahead", submit)
 
 
 @pytest.mark.parametrize("turns", [1, 5, 40])

@@ -14,6 +14,7 @@ from holdfast.engine.loops import claimer as claimer_module
 from holdfast.engine.loops.claimer import Claimer, CommitClaim
 from holdfast.store import command_batch
 from holdfast.store.commands import SpawnCommand
+from tests.support.statement_log import statements
 from tests.support.wait_until import wait_until
 
 
@@ -33,19 +34,6 @@ def parent(app, job):
         return [await ctx.call(job, n) for n in range(count)]
 
     return parent
-
-
-def statements(app, monkeypatch) -> list[str]:
-    """Collect the names of the statements that the app's store executes from now on."""
-    names: list[str] = []
-    get = app.store._context.statements.get
-
-    def counting(name, limit=None):
-        names.append(name)
-        return get(name, limit)
-
-    monkeypatch.setattr(app.store._context.statements, "get", counting)
-    return names
 
 
 class Walk(State):

@@ -7,15 +7,16 @@ when another process has written, and it polls in between, less and less often.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from holdfast.client.results import PollBackoff
 from holdfast.client.streams import Follower, RunFollowers, set_from_thread
+from holdfast.database import Row
 from holdfast.errors import AskTimeout, PayloadError, ResultTimeout, RunFinished, RunNotFound, StoreUnavailable
-from holdfast.model.asks import decode_rejection
+from holdfast.model.asks import AskAnswer, decode_rejection
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode_value
@@ -31,13 +32,46 @@ from holdfast.task.scope import refuse_in_body
 T = TypeVar("T")
 
 
-class ValueFollower(Follower):
+class SentAsk(NamedTuple):
+    """An ask that was sent."""
+
+    run: UUID
+    name: str
+    key: str
+
+
+class InteractionFollower(Follower):
+    """A caller that waits for a value or an answer."""
+
+    __slots__ = ("_has_news", "_has_waited", "known")
+
+    def __init__(self, run: UUID, after: int = 0) -> None:
+        super().__init__(run, after, _do_nothing)
+        self.known: Any = None
+        """What it waits for, if it was found when the caller was woken."""
+        self._has_news = self._has_waited = False
+
+    def wake(self, row: Row | None = None) -> None:
+        self._has_news = True
+        super().wake(row)
+
+    def needs_read(self, store: Store, backoff: PollBackoff) -> bool:
+        """Return whether to read now: at first not while a local worker executes the run, which reports its writes.
+
+        Forgets what was reported, so call it only when the caller can be woken again.
+        """
+        has_news, self._has_news = self._has_news, False
+        has_waited, self._has_waited = self._has_waited, True
+        return has_news or (has_waited and not (backoff.is_short and store.is_claimed_here(self.id)))
+
+
+class ValueFollower(InteractionFollower):
     """A caller that waits for a value of a run to change. `after` is the version that it has seen."""
 
     __slots__ = ("name",)
 
     def __init__(self, run: UUID, name: str, after: int = 0) -> None:
-        super().__init__(run, after, _do_nothing)
+        super().__init__(run, after)
         self.name = name
 
     @classmethod
@@ -51,25 +85,33 @@ class ValueFollower(Follower):
         return found
 
 
-class AskFollower(Follower):
+class AskFollower(InteractionFollower):
     """A caller that waits for the answer to an ask."""
 
-    __slots__ = ("answer", "key")
+    __slots__ = ("ask",)
 
-    def __init__(self, run: UUID, key: str) -> None:
-        super().__init__(run, 0, _do_nothing)
-        self.key = key
-        self.answer: StoredAnswer | None = None
-        """The answer, if it was found when the caller was woken."""
+    def __init__(self, ask: SentAsk) -> None:
+        super().__init__(ask.run)
+        self.ask = ask
+
+    def on_local_write(self, answers: Mapping[str, AskAnswer | None]) -> None:
+        """Take the answer, or read it if it isn't known or is stored in another form."""
+        if self.ask.key not in answers:
+            return
+        answer = answers[self.ask.key]
+        if answer is not None and answer.text[:1] != "~":
+            self.known = StoredAnswer(self.ask.name, answer.answer, answer.text, "running")
+        self.wake()
 
     @classmethod
     def with_news(cls, store: Store, followers: Sequence[Any]) -> list[Follower]:
-        answers = store.asks.answers(list({(follower.id, follower.key) for follower in followers}))
+        answers = store.asks.answers(list({(follower.id, follower.ask.key) for follower in followers}))
         found: list[Follower] = []
         for follower in followers:
-            answer = answers.get((follower.id, follower.key))
+            answer = answers.get((follower.id, follower.ask.key))
             if answer is None or answer.answer is not None or _has_ended(answer.state):
-                follower.answer = None if answer is None or answer.answer is None else answer
+                if answer is not None and answer.answer is not None:
+                    follower.known = answer
                 found.append(follower)
         return found
 
@@ -80,14 +122,6 @@ def _do_nothing() -> None:
 
 def _has_ended(state: str) -> bool:
     return state in FINAL_STATES or state == "undoing"
-
-
-class SentAsk(NamedTuple):
-    """An ask that was sent."""
-
-    run: UUID
-    name: str
-    key: str
 
 
 class RunInteraction:
@@ -102,7 +136,7 @@ class RunInteraction:
 
     def _wait(
         self,
-        follower: Follower,
+        follower: InteractionFollower,
         read: Callable[[], T | None],
         backoff: PollBackoff,
         begin: Callable[[], bool] | None = None,
@@ -114,20 +148,22 @@ class RunInteraction:
         changed = threading.Event()
         follower.on_news = changed.set
         with self._followers.add(follower):
-            if begin is not None and not begin():
-                self._store.database.reject_wait_in_transaction(f"run {follower.id}")
-                changed.wait(self._followers.pause(backoff))
+            if begin is None or begin():
+                follower.wake()
             while True:
                 changed.clear()
-                pause, found = self._try(read, backoff)
-                if found is not None:
-                    return found
+                if follower.needs_read(self._store, backoff):
+                    pause, found = self._try(follower, read, backoff)
+                    if found is not None:
+                        return found
+                else:
+                    pause = self._followers.pause(backoff)
                 self._store.database.reject_wait_in_transaction(f"run {follower.id}")
                 changed.wait(pause)
 
     async def _await(
         self,
-        follower: Follower,
+        follower: InteractionFollower,
         read: Callable[[], T | None],
         backoff: PollBackoff,
         begin: Callable[[], bool] | None = None,
@@ -138,26 +174,37 @@ class RunInteraction:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         follower.on_news = lambda: set_from_thread(loop, changed)
         with self._followers.add(follower):
-            if begin is not None and not await run_in_thread(begin):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._followers.pause(backoff)):
-                        await changed.wait()
+            if begin is None or await run_in_thread(begin):
+                follower.wake()
             while True:
                 changed.clear()
-                pause, found = await run_in_thread(lambda: self._try(read, backoff))
-                if found is not None:
-                    return found
+                if follower.needs_read(self._store, backoff):
+                    pause, found = await self._try_in_thread(follower, read, backoff)
+                    if found is not None:
+                        return found
+                else:
+                    pause = self._followers.pause(backoff)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await changed.wait()
 
-    def _try(self, read: Callable[[], T | None], backoff: PollBackoff) -> tuple[float, T | None]:
-        """Call `read` once. Returns the seconds to the next poll, and what it returned."""
+    def _try(
+        self, follower: InteractionFollower, read: Callable[[], T | None], backoff: PollBackoff
+    ) -> tuple[float, T | None]:
+        """Call `read`, unless the follower knows what it waits for. Returns the seconds to the next poll, and that."""
         try:
-            found = read()
+            found = read() if follower.known is None else follower.known
         except StoreUnavailable as error:
             return backoff.pause_after_failure(error, self._followers.max_interval()), None
         return (0.0, found) if found is not None else (self._followers.pause(backoff), None)
+
+    async def _try_in_thread(
+        self, follower: InteractionFollower, read: Callable[[], T | None], backoff: PollBackoff
+    ) -> tuple[float, T | None]:
+        """Call `_try` in a thread, if that would read."""
+        if follower.known is not None:
+            return 0.0, follower.known
+        return await run_in_thread(self._try, follower, read, backoff)
 
     # Values
 
@@ -246,9 +293,9 @@ class RunInteraction:
         """Ask a run and return its reply."""
         kind, backoff = payload_type(type, "ask: type="), PollBackoff(id, timeout)
         pending, send = self._new_ask(id, task, name, payload, key, by)
-        follower = AskFollower(id, pending.key)
+        follower = AskFollower(pending)
         try:
-            answer = self._wait(follower, lambda: follower.answer or self.answer(pending), backoff, begin=send)
+            answer = self._wait(follower, lambda: self.answer(pending), backoff, begin=send)
         except ResultTimeout:
             raise _unanswered(pending, timeout) from None
         return _reply(pending, answer, kind)
@@ -267,9 +314,9 @@ class RunInteraction:
         """Ask a run and return its reply."""
         kind, backoff = payload_type(type, "ask: type="), PollBackoff(id, timeout)
         pending, send = self._new_ask(id, task, name, payload, key, by)
-        follower = AskFollower(id, pending.key)
+        follower = AskFollower(pending)
         try:
-            answer = await self._await(follower, lambda: follower.answer or self.answer(pending), backoff, begin=send)
+            answer = await self._await(follower, lambda: self.answer(pending), backoff, begin=send)
         except ResultTimeout:
             raise _unanswered(pending, timeout) from None
         return _reply(pending, answer, kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from holdfast.client.results import (
 from holdfast.database import Row
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import RunNotFound
+from holdfast.model.asks import AskAnswer, FollowedWrites
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.codec import decode_value
 from holdfast.model.run import FINAL_STATES, Chunk
@@ -49,6 +50,10 @@ class Follower:
     def wake(self, row: Row | None = None) -> None:  # noqa: ARG002 - it reads more than the outcome
         """Make it read again. From any thread."""
         self.on_news()
+
+    def on_local_write(self, answers: Mapping[str, AskAnswer | None]) -> None:  # noqa: ARG002 - it may be a chunk
+        """Take note that a worker of this process has written for the run, with these answers. From any thread."""
+        self.wake()
 
     @classmethod
     def with_news(cls, store: Store, followers: Sequence[Any]) -> list[Follower]:
@@ -127,11 +132,11 @@ class RunFollowers:
             for follower in kind.with_news(self._store, followers):
                 follower.wake()
 
-    def on_local_writes(self, runs: Collection[str]) -> None:
-        """Wake the followers of these runs, because a worker of this process has written chunks. From any thread."""
+    def on_local_writes(self, written: FollowedWrites) -> None:
+        """Tell the followers of these runs that a worker of this process has written something. From any thread."""
         for follower in list(self._followers):
-            if follower.id in runs:
-                follower.wake()
+            if (answers := written.get(follower.id)) is not None:
+                follower.on_local_write(answers)
 
     def close(self) -> None:
         """Stop listening. Callers that still follow continue by polling."""

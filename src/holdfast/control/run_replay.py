@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
@@ -30,6 +30,7 @@ from holdfast.engine.remote_call import RemoteCall
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import TaskError
+from holdfast.model.asks import FollowedWrites
 from holdfast.model.codec import UnreadableText
 from holdfast.model.payloads import PayloadContext, Payloads
 from holdfast.store import AttemptEnd, NewRun, Store
@@ -123,7 +124,7 @@ class ReadOnlyRunFactory:
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, text)
 
-    def wake_followers(self, runs: Collection[str]) -> None:
+    def wake_followers(self, written: FollowedWrites) -> None:
         """Do nothing: a replay writes no chunks."""
 
     def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:
@@ -159,6 +160,8 @@ class ReadOnlyServices:
 
     def submit(self, write: Any) -> NoReturn:
         raise _refusal(f"write {type(write.command).__name__}")
+
+    submit_ahead = submit
 
     def watch(self, waiting: Any, *, is_timed: bool) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")

@@ -8,7 +8,7 @@ import json
 import resource
 import secrets
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -44,6 +44,7 @@ from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.errors import ConfigError
+from holdfast.model.asks import FollowedWrites
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.labels import check_labels
 from holdfast.model.run_logs import Logs
@@ -327,7 +328,7 @@ class WorkerComponents:
     def _after_commit(
         self,
         ended: Mapping[str, AttemptEnd | None],
-        streaming: Collection[str],
+        followed: FollowedWrites,
         affects_others: bool,
         left_ready: bool,
     ) -> None:
@@ -335,8 +336,8 @@ class WorkerComponents:
         the claimer."""
         if ended:
             self._client.wake_result_waiters(ended)
-        if streaming:
-            self._client.wake_followers(streaming)
+        if followed:
+            self._client.wake_followers(followed)
         if affects_others and self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         if self.runner.free_slots() > 0:  # a slot counts as free only when the end of its last run is durable
@@ -384,7 +385,7 @@ class ExecutorServices:
     def __init__(self, components: WorkerComponents, client: ClientServices) -> None:
         self.store = components.store
         self.client = client
-        self.submit = components.queue.submit
+        self.submit, self.submit_ahead = components.queue.submit, components.queue.submit_ahead
         self.executors = components.runner.executors
         self._components = components
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
@@ -13,6 +13,7 @@ from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
+from holdfast.model.asks import FollowedWrites
 from holdfast.model.payloads import PayloadContext
 from holdfast.store import AttemptEnd, NewRun, Store
 from holdfast.store.commands import NewCheckpoint, WaitOutcome
@@ -69,8 +70,8 @@ class ClientServices(Protocol):
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a result, given as JSON."""
 
-    def wake_followers(self, runs: Collection[str]) -> None:
-        """Wake the callers in this process that follow the streams of these runs, which have written chunks."""
+    def wake_followers(self, written: FollowedWrites) -> None:
+        """Wake the callers in this process that follow these runs, and hand them the answers that are known."""
 
     def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:
         """Wake the callers in this process that wait for the results of these runs, because they have ended.
@@ -105,6 +106,9 @@ class WorkerServices(Protocol):
 
     def submit(self, write: PendingWrite) -> None:
         """Have a command written soon. A write with `on_loop` comes from the event loop's thread."""
+
+    def submit_ahead(self, write: PendingWrite) -> None:
+        """Have a command written that no code awaits, together with what its run submits next."""
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 

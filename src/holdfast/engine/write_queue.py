@@ -27,6 +27,9 @@ MAX_CHECKPOINT_BATCH_BYTES = 256 * 1024
 """Larger checkpoints are not encoded as one text: the encoding would delay the event loop."""
 FLUSH_AT_WRITES = 200
 """The committer starts on this many writes without waiting for the end of the event loop's iteration."""
+AHEAD_ITERATIONS = 5
+"""After how many iterations of the event loop a write that no code awaits is committed alone. Within these, a function
+that has received something submits its answer, or its next wait."""
 
 WriteResult: TypeAlias = Reply | Exception
 
@@ -128,6 +131,7 @@ class WriteQueue:
         self._steps: list[PendingWrite] = []  # checkpoints of steps from this iteration of the loop
         self._ends_after_steps: list[PendingEnd] = []  # of durable functions that may have a checkpoint in `_steps`
         self._flush_scheduled = False
+        self._has_writes_ahead = False  # writes that no code awaits, for which a flush is scheduled
         self._in_flight = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -139,6 +143,23 @@ class WriteQueue:
 
     def _note_loop_thread(self) -> None:
         self._loop_thread = get_ident()
+
+    def submit_ahead(self, write: PendingWrite) -> None:
+        """Have a write committed that no code awaits, with what its run submits next. On the loop's thread."""
+        self._ready.append(write)
+        if not self._has_writes_ahead:
+            self._has_writes_ahead = True
+            self._wake_after(AHEAD_ITERATIONS)
+
+    def _wake_after(self, iterations: int) -> None:
+        """Wake the committer after so many iterations of the event loop, unless it has taken all writes before."""
+        if iterations and self._ready:
+            assert self._loop is not None
+            self._loop.call_soon(self._wake_after, iterations - 1)
+            return
+        self._has_writes_ahead = False
+        if self._ready:
+            self.wake_committer()
 
     def submit(self, write: PendingEnd | PendingWrite) -> None:
         """Have a write committed soon. From any thread; a write with `on_loop` from the event loop's thread."""

@@ -6,7 +6,8 @@ a function that serves several names receives all of them in order of arrival.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -41,6 +42,10 @@ class AskAnswer(NamedTuple):
     id: str
     answer: Literal["reply", "rejected"]
     text: str
+
+
+FollowedWrites: TypeAlias = Mapping[str, Mapping[str, AskAnswer | None]]
+"""Runs that have written what clients may wait for, with the answers by the keys of the asks; None has to be read."""
 
 
 class Rejection(msgspec.Struct, omit_defaults=True):

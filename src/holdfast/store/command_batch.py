@@ -43,7 +43,7 @@ from holdfast.store.commands import (
 from holdfast.store.enqueue import LaneKey, assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
-from holdfast.store.interaction import answer_asks, check_values_size
+from holdfast.store.interaction import AnsweredAsks, answer_asks, check_values_size
 from holdfast.store.metadata import add_metadata
 from holdfast.store.module import Tx, history_row, id_rows, in_batches, json_rows
 from holdfast.store.rows import Claim, NewGraph, NewRun
@@ -183,7 +183,7 @@ class CommandBatch:
         self._unread: dict[str, Callable[[], Sequence[Row]]] = {}  # first messages of runs that one wait is for
         self._new_waits: list[tuple[int, WaitCommand]] = []
         self._added_waits: Callable[[], Sequence[Row]] = tuple
-        self._answered: Callable[[], list[str]] = list
+        self._answered: Callable[[], AnsweredAsks] = lambda: AnsweredAsks([], [])
         self._ended: list[int] = []  # commands that are carried out although their run was ended from outside
 
     def write(self) -> Callable[[], list[Reply]]:
@@ -244,8 +244,8 @@ class CommandBatch:
         wake_runs(self._tx, [run for run in self._woken if run in runs and runs[run].state == "waiting"])
         return self._all_replies
 
-    def runs_with_old_answers(self) -> list[str]:
-        """Return the runs of which old answers to asks are due to be forgotten. Call it after the commit."""
+    def answered(self) -> AnsweredAsks:
+        """Return which asks were answered. Call it after the commit."""
         return self._answered()
 
     def _all_lost(self) -> list[Reply]:

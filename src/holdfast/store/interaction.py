@@ -187,16 +187,34 @@ def _check_same(run: str, key: str, name: str, payload: str, topic: str, stored:
     )
 
 
-def answer_asks(tx: Tx, answers: Iterable[tuple[str, AskAnswer]]) -> Callable[[], list[str]]:
+class AnsweredAsks(NamedTuple):
+    """The answers that were written, with their runs, and the runs whose old answers are due to be forgotten."""
+
+    answers: list[tuple[str, AskAnswer]]
+    forgetful: list[str]
+
+
+def answer_asks(tx: Tx, answers: Iterable[tuple[str, AskAnswer]]) -> Callable[[], AnsweredAsks]:
     """Write answers to asks, given with the id of their locked runs.
 
-    Return a function that returns the runs whose old answers are due to be forgotten. Call it after the commit.
+    Return a function that returns what was written. Call it after the commit.
     """
+    given: dict[tuple[str, str], AskAnswer] = {}
+    for run, each in answers:
+        given.setdefault((run, each.id), each)  # the first one counts
+    if not given:
+        return lambda: AnsweredAsks([], [])
     rows = [
         {"run": run, "ask": each.key, "sent_by": each.id, "answer": each.answer, "reply": each.text}
-        for run, each in answers
+        for (run, _), each in given.items()
     ]
-    if not rows:
-        return list
     answered = tx.queue("answer_asks", rows=json_rows(rows))
-    return lambda: sorted({str(run) for run, n, *_ in answered() if n % ASKS_PER_CLEANUP == 0})
+
+    def written() -> AnsweredAsks:
+        found = [(str(run), str(id), n) for run, id, n, *_ in answered()]
+        return AnsweredAsks(
+            [(run, given[run, id]) for run, id, _ in found],
+            sorted({run for run, _, n in found if n % ASKS_PER_CLEANUP == 0}),
+        )
+
+    return written

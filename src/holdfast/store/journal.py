@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.database import Row
 from holdfast.database.faults import ExpectationFailed
 from holdfast.errors import KeyConflict
+from holdfast.model.asks import AskAnswer
 from holdfast.model.codec import UnreadableText
 from holdfast.model.payloads import PayloadContext, is_step_result
 from holdfast.model.step_keys import key_label
@@ -105,10 +106,12 @@ class Journal(StoreModule):
         commands: Sequence[Command],
         before_commit: Callable[[Tx], None] | None = None,
         claims: Mapping[str, Claim] | None = None,
+        on_answered: Callable[[str, AskAnswer], None] | None = None,
     ) -> list[Reply]:
         """Carry out any commands in one transaction; return a reply for each.
 
-        `claims`: those of the runs, by run. With them, the transaction takes fewer round trips.
+        `claims`: those of the runs, by run. With them, the transaction takes fewer round trips. `on_answered`: called
+        with each answer to an ask that was written, and its run, after the commit.
         """
         new = [run for command in commands for run in _new_runs(command)]
         lanes = self._lanes.for_runs(new) if new else {}
@@ -128,8 +131,12 @@ class Journal(StoreModule):
             batch, replies = write(expected)
         except ExpectationFailed:
             batch, replies = write(None)
-        if forgetful := batch.runs_with_old_answers():
-            self._execute("commit", "forget_answers", rows=id_rows(forgetful), age=KEEP_ANSWERS_US)
+        answered = batch.answered()
+        if on_answered is not None:
+            for run, answer in answered.answers:
+                on_answered(run, answer)
+        if answered.forgetful:
+            self._execute("commit", "forget_answers", rows=id_rows(answered.forgetful), age=KEEP_ANSWERS_US)
         return replies()
 
     def enqueue(self, session: str, command: EnqueueCommand) -> Reply | KeyConflict:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.database import Database
 from holdfast.errors import KeyConflict
+from holdfast.model.asks import AskAnswer
 from holdfast.model.payloads import Payloads
 from holdfast.model.step_keys import key_label
 from holdfast.model.virtual_clock import ClockFollower, VirtualClock
@@ -180,8 +181,9 @@ class CrashingJournal(Journal):
         commands: Sequence[Command],
         before_commit: Callable[[Tx], None] | None = None,
         claims: Mapping[str, Claim] | None = None,
+        on_answered: Callable[[str, AskAnswer], None] | None = None,
     ) -> list[Reply]:
-        write = partial(super().write, session, commands, before_commit, claims)
+        write = partial(super().write, session, commands, before_commit, claims, on_answered)
         lost: list[Reply] = [RUN_LOST] * len(commands)
         return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
 

@@ -6,7 +6,7 @@ The engine's own plans (`engine/durable/plans.py`) decide what happens; the effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from holdfast.engine.durable.step_retry import FailedTry, StepRetries
 from holdfast.engine.durable.steps import step_result
 from holdfast.engine.durable.sync_executor import complete
 from holdfast.errors import AskRejected, ErrorInfo, TaskError
-from holdfast.model.asks import AskAnswer, ReceivedAsk, asked_name, decode_rejection, encode_envelope
+from holdfast.model.asks import AskAnswer, FollowedWrites, ReceivedAsk, asked_name, decode_rejection, encode_envelope
 from holdfast.model.budget import from_units
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
@@ -118,7 +118,7 @@ class InMemoryRunFactory:
         known = (request.signature for request in self.requests.values() if request.task == task)
         return next(known).decode_result(text)
 
-    def wake_followers(self, runs: Collection[str]) -> None:
+    def wake_followers(self, written: FollowedWrites) -> None:
         """Do nothing: nothing follows it."""
 
     def wake_result_waiters(self, ended: Mapping[str, AttemptEnd | None]) -> None:

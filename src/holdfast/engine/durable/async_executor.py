@@ -121,7 +121,7 @@ class AsyncExecutor(Executor):
         self._next_due_s = float("inf")
         self._waits_for_others = False
         for record in [] if plans.replay_only else plans.history.resolved_waits:
-            self._submit_ahead(record, self._outcomes)
+            self._submit_outcome(record)
 
     # The function
 
@@ -317,13 +317,17 @@ class AsyncExecutor(Executor):
         if ahead.count >= MAX_WRITES_AHEAD:
             return await self.write(command)
         self._delivery.expect(command.n)
-        self._submit_ahead(command, ahead)
+        self._services.submit(self._write_ahead(command, ahead))
         return await self._await(self._deliver(command.n, command.value))
 
-    def _submit_ahead(self, command: Command, ahead: WritesAhead) -> None:
+    def _submit_outcome(self, record: NewCheckpoint) -> None:
+        """Record the outcome of a wait, which reaches the function before it is durable."""
+        self._services.submit_ahead(self._write_ahead(record, self._outcomes))
+
+    def _write_ahead(self, command: Command, ahead: WritesAhead) -> PendingWrite:
         ahead.count += 1
         self._started += 1
-        self._services.submit(PendingWrite(self.current, command, self._on_written_ahead, True, ahead))
+        return PendingWrite(self.current, command, self._on_written_ahead, True, ahead)
 
     def _on_written_ahead(self, write: PendingWrite, result: WriteResult) -> None:
         write.context.answered(result)
@@ -487,7 +491,7 @@ class AsyncExecutor(Executor):
             on_written = partial(self._on_outcome_written, opened, outcome, data)
             self._services.submit(PendingWrite(self.current, record, on_written, True))
         else:
-            self._submit_ahead(record, self._outcomes)
+            self._submit_outcome(record)
             self._deliver_outcome(n, opened, outcome, data)
 
     def _on_outcome_written(

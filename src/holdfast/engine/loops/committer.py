@@ -42,6 +42,7 @@ from holdfast.engine.write_queue import (
     single_writes,
 )
 from holdfast.errors import ConfigError, StoreError
+from holdfast.model.asks import AskAnswer, FollowedWrites
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe_exception, error_from_json, error_to_json
@@ -103,9 +104,11 @@ def _is_plain_outcome(command: Any) -> bool:
 
 def _is_followed(command: Any) -> bool:
     """Return whether clients may wait for what the command writes: a chunk, a value or an answer."""
-    if isinstance(command, WaitCommand):
-        return command.answer is not None
-    return isinstance(command, WriteCommand | SetCommand | ReplyCommand)
+    return isinstance(command, WriteCommand | SetCommand) or _answer_of(command) is not None
+
+
+def _answer_of(command: Any) -> AskAnswer | None:
+    return command.answer if isinstance(command, WaitCommand | ReplyCommand) else None
 
 
 def _frees_others(ends: Iterable[AttemptEnd]) -> bool:
@@ -129,7 +132,7 @@ class Committer(Loop):
         queue: WriteQueue,
         claims: CommitClaims,
         on_failed: Callable[[str], None],
-        on_commit: Callable[[Mapping[str, AttemptEnd | None], Collection[str], bool, bool], None],
+        on_commit: Callable[[Mapping[str, AttemptEnd | None], FollowedWrites, bool, bool], None],
         on_lost: Callable[[list[Attempt]], None],
         on_suspended: Callable[[Attempt], None],
         on_rejected: Callable[[Attempt], None],
@@ -150,7 +153,7 @@ class Committer(Loop):
         self._ended_runs: dict[str, AttemptEnd | None] = {}  # runs that ended in this batch, and how, if that is known
         self._wrote_commands = False  # other than checkpoints
         self._affected_others = False  # whether this batch may have made other runs ready, or resolved waits
-        self._streaming_runs: set[str] = set()  # runs that wrote chunks in this batch
+        self._followed: dict[str, dict[str, AskAnswer | None]] = {}  # what clients may wait for in this batch
         self._left_ready = False  # whether this batch may have made runs ready that it didn't claim
         self.ended_attempts = 0
         self.released_attempts = 0
@@ -187,8 +190,8 @@ class Committer(Loop):
         return 0.0 if queue.has_ready else POLL_INTERVAL_S
 
     def _signal_commit(self) -> None:
-        """Report which runs have ended or written chunks, whether waits may be resolved, and whether runs may be ready
-        and unclaimed.
+        """Report which runs have ended or written what clients follow, whether waits may be resolved, and whether runs
+        may be ready and unclaimed.
 
         Most commits only record steps.
         """
@@ -197,8 +200,8 @@ class Committer(Loop):
         affected_others, self._affected_others = self._affected_others, False
         wrote_commands, self._wrote_commands = self._wrote_commands, False
         if ended or affected_others or wrote_commands:
-            streaming, self._streaming_runs = self._streaming_runs, set()
-            self._on_commit(ended, streaming, affected_others, left_ready)
+            followed, self._followed = self._followed, {}
+            self._on_commit(ended, followed, affected_others, left_ready)
 
     def _is_durable(self, write: SingleWrite, durable: Collection[int]) -> bool:
         """Return whether a write of the batch is durable; `durable`: the id() of such writes, and of ended attempts."""
@@ -272,11 +275,17 @@ class Committer(Loop):
 
     def _write_some(self, session: str, writes: list[PendingWrite]) -> list[Reply]:
         commands: list[Any] = [write.command for write in writes]
-        self._streaming_runs.update(each.token.run for each in commands if _is_followed(each))
+        for each in filter(_is_followed, commands):
+            answers = self._followed.setdefault(each.token.run, {})
+            if (answer := _answer_of(each)) is not None:
+                answers.setdefault(answer.key, None)  # until it is known to be the one that counts
         with self._claiming(session, len(commands)) as claim:
             is_small = len(writes) <= MAX_CLAIMING_WRITES
             claims = _claims_of(write.attempt for write in writes) if is_small else None
-            return self._store.journal.write(session, commands, claim, claims)
+            return self._store.journal.write(session, commands, claim, claims, self._note_answer)
+
+    def _note_answer(self, run: str, answer: AskAnswer) -> None:
+        self._followed[run][answer.key] = answer
 
     @contextmanager
     def _claiming(self, session: str, writes: int, restarted: Collection[str] = ()) -> Iterator[CommitClaim | None]:

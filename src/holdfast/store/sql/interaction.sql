@@ -44,7 +44,7 @@ update {schema}messages set answer = each.answer, reply = each.reply, answered_a
 from {each(:rows, run uuid, ask text, sent_by text, answer text, reply text)}
 {lookup(messages m, m.run = each.run and m.ask = each.ask)}
 where {is_row(messages m, run n)} and {schema}messages.sent_by = each.sent_by and {schema}messages.answered_at is null
-returning {schema}messages.run, {schema}messages.n, {notify_followers}
+returning {schema}messages.run, {schema}messages.sent_by, {schema}messages.n, {notify_followers}
 
 -- name: read_answers
 -- Read whether and how asks were answered, and the states and tenants of their runs.
