@@ -23,6 +23,7 @@ HoldfastError
 ├── StoreError
 │   ├── StoreUnavailable          the database can't be reached
 │   │   └── StoreMoved            its data was moved to another database
+│   ├── TenantMoved               the data of this tenant was moved to another database
 │   ├── MoveRefused               the data can't be moved
 │   ├── StoreReplaced             the SQLite file was removed or replaced while it was open
 │   ├── SchemaBehind              the tables are older than this code
@@ -179,6 +180,13 @@ class StoreMoved(StoreUnavailable):
     """The data of this database was moved to another database, or is being moved, so nothing is written here any more.
 
     The program needs the URL of the other database.
+    """
+
+
+class TenantMoved(StoreError):
+    """The data of this tenant was moved to another database, or is being moved, so nothing new is stored for it here.
+
+    Other tenants aren't affected. The message says which database to use for this tenant.
     """
 
 

@@ -9,28 +9,14 @@ import pytest
 
 from holdfast import Context, Holdfast, MoveRefused, StoreMoved
 from holdfast.control.move import Move, describe
-from holdfast.database import DataFault, open_database
-from holdfast.database.base import DatabaseConnection
-from holdfast.database.migrate import prepare_schema, table_names
-from holdfast.database.postgres import PostgresConnection
-from holdfast.database.sqlite_connection import SqliteConnection
+from holdfast.database import DataFault
+from holdfast.database.migrate import table_names
 from holdfast.database.transfer import COPIED, NOT_COPIED, TableCopy, check_tables
 from tests.support.ledger import Ledger
+from tests.support.moves import DIRECTIONS, Killed, Killer, Opened, fill, rows_of
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.no_tables
-
-VALUES = {
-    "runs.state": "waiting", "runs.finished_at": None, "runs.kind": None, "runs.ending": None, "runs.session": None,
-    "budgets.per": "run", "budgets.on_exceeded": "wait", "schedules.kind": "schedule", "schedules.poller": None,
-    "schedules.poll_until": None, "messages.answer": None, "waits.kind": "event", "waits.outcome": None,
-    "waits.settled_at": None, "pauses.kind": "task", "tokens.may": "read", "audit.outcome": "done",
-    "queues.paused": 1, "runs.lane": 1,
-    "runs.options": '{"text": "naïve\\u0000 🦀"}', "runs.turn": -(2**60),
-    "runs.args": "[]", "runs.result": None, "runs.error": None, "runs.tags": None,
-    "runs.plan": None, "runs.limits": None, "runs.progress": None, "runs.debounce": None, "slots.id": 7, "polls.id": 8,
-}  # fmt: skip
-"""What the constraints of the tables allow, and some values that are easily changed on the way."""
 
 
 @pytest.fixture
@@ -38,79 +24,8 @@ def ledger(tmp_path):
     return Ledger(tmp_path / "ledger")
 
 
-@pytest.fixture
-def urls(request, tmp_path):
-    """The URLs of two empty databases of these kinds."""
-
-    def url(kind, name):
-        if kind == "sqlite":
-            return f"sqlite:///{tmp_path}/{name}.db"
-        factory = request.getfixturevalue("databases")
-        return factory.create_empty()
-
-    source, target = request.param.split(" to ")
-    return url(source, "source"), url(target, "target")
-
-
-DIRECTIONS = ["sqlite to postgres", "postgres to sqlite", "sqlite to sqlite", "postgres to postgres"]
 both_ways = pytest.mark.parametrize("urls", DIRECTIONS[:2], indirect=True)
 every_way = pytest.mark.parametrize("urls", DIRECTIONS, indirect=True)
-
-
-class Opened:
-    """A database with its tables, for tests that look at rows."""
-
-    def __init__(self, url):
-        self.database = open_database(url, "holdfast")
-        self.connection = self.database.connect("client", 20) if "postgres" in url else self.database._open("write")
-        prepare_schema(self.database, self.connection, migrate=True)
-
-    def copy(self, table):
-        return TableCopy.of(table, self.database, self.connection)
-
-    def rows(self):
-        return {table.name: self.copy(table).read(self.connection, None, 1000) for table in COPIED}
-
-    def close(self):
-        self.connection.close()
-        self.database.close()
-
-
-def fill(url, rows=3):
-    """Write rows into every table."""
-    opened = Opened(url)
-    with opened.connection.transaction():
-        for table in COPIED:
-            copy = opened.copy(table)
-            found = [
-                tuple(value(table, name, kind, number) for name, kind in copy._columns.items())
-                for number in range(1, rows + 1)
-            ]
-            copy.write(opened.connection, found)
-            if table.counter is not None:
-                copy.adjust_counter(opened.connection)
-    got = opened.rows()
-    opened.close()
-    return got
-
-
-def value(table, name, kind, number):
-    own = f"{table.name}.{name}"
-    if own in VALUES and name not in table.key:
-        return VALUES[own]
-    if name in ("run", "root", "parent", "needs", "node") or (name == "id" and table.name in ("runs", "publications")):
-        return str(UUID(int=number if name != "node" else number + 100))
-    is_number = kind in ("bigint", "integer", "int", "smallint")
-    if is_number:
-        return number * 1000 if name.endswith(("_at", "_until")) else number
-    return VALUES.get(own, f"{name} {number}")
-
-
-def rows_of(url):
-    opened = Opened(url)
-    got = opened.rows()
-    opened.close()
-    return got
 
 
 def compare(source, target):
@@ -190,34 +105,6 @@ def test_the_source_refuses_writes_and_the_target_too_until_it_is_complete(urls)
         assert app.get_run(str(UUID(int=1))).info().state == "waiting", "it can still be read"
     with Holdfast(target) as app:
         app.remote("any").enqueue()
-
-
-class Killed(BaseException):
-    """The process that moves was killed."""
-
-
-class Killer:
-    """Kills a move before or after its nth commit."""
-
-    def __init__(self, monkeypatch):
-        self.left: int | None = None
-        self.after = False
-        for kind in (SqliteConnection, PostgresConnection):
-            monkeypatch.setattr(kind, "commit", self.wrapped(kind.commit))
-
-    def wrapped(self, real):
-        def commit(connection: DatabaseConnection) -> None:
-            if self.left is None:
-                real(connection)
-                return
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise Killed
-            real(connection)
-            if self.left == 0:
-                raise Killed
-
-        return commit
 
 
 @pytest.mark.parametrize("urls", [DIRECTIONS[0], pytest.param(DIRECTIONS[1], marks=pytest.mark.slow)], indirect=True)

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast
+from holdfast.database.transfer import put_up_tenant_fence
 from holdfast.engine.loops.trigger_poller import MAX_BATCH_REQUESTS
 from tests.support.wait_until import wait_until
 
@@ -188,6 +189,28 @@ def test_a_key_conflict_is_logged_and_does_not_block_others(timed_app, ingest, l
     ((found, made, error),) = polls(timed_app)
     assert (found, made) == (MAX_BATCH_REQUESTS + 3, MAX_BATCH_REQUESTS + 2), "also of what came after it"
     assert "key 'b' of task ingest was used for another request" in error
+
+
+def test_requests_for_a_tenant_that_was_moved_away_do_not_block_others(timed_app, ingest, ledger):
+    database = timed_app.store.database
+    timed_app.store.prepare()
+
+    def fence(connection):
+        with connection.transaction():
+            put_up_tenant_fence(database, connection, "acme", "acme is elsewhere")
+
+    database.connection("client").run(fence)
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        for path, tenant in (("a", None), ("b", "acme"), ("c", "other")):
+            yield ingest.options(key=path, tenant=tenant).request(path)
+
+    drain(timed_app)
+    assert sorted(ledger.lines()) == ["a", "c"]
+    ((found, made, error),) = polls(timed_app)
+    assert (found, made) == (3, 2)
+    assert "acme is elsewhere" in error
 
 
 def test_a_poll_past_its_timeout_is_abandoned(make_app, ledger):

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.database.transfer import put_up_tenant_fence
+from holdfast.errors import TenantMoved
 from holdfast.policy.schedule_timing import MAX_MISSED_SLOTS, Timing
 from holdfast.store.schedule_definitions import DeclaredSchedule, ScheduleRules
 from tests.support.store_harness import CANCELLED, SECOND, StoreHarness
@@ -51,6 +53,33 @@ def options(harness: StoreHarness, id: str) -> Any:
 
 
 # Slots
+
+
+def test_slots_of_a_tenant_that_was_moved_away_are_passed_over_and_those_of_others_fire(harness, clock):
+    for name, tenant in (("tick", "acme"), ("tock", "other")):
+        template = harness.new(task="task", tenant=tenant)
+        schedules = [DeclaredSchedule(name, EVERY_MINUTE, ScheduleRules(overlap="buffer_one"), template)]
+        harness.store.schedules.declare(f"app of {name}", schedules)
+    clock.advance(60)
+    assert {made.schedule for made in harness.store.schedules.fire().created} == {"tick", "tock"}
+    clock.advance(60)
+    assert harness.store.schedules.fire().created == [], "the slots are buffered"
+    database = harness.store.database
+
+    def fence(connection):
+        with connection.transaction():
+            put_up_tenant_fence(database, connection, "acme", "acme is elsewhere")
+
+    database.connection("client").run(fence)
+    harness.sql("update {schema}runs set state = 'done', finished_at = 1")
+    for _ in range(2):
+        fired = harness.store.schedules.fire()
+        assert [made.schedule for made in fired.created] == ["tock"]
+        assert fired.refused == {"tick": "acme is elsewhere"}
+        clock.advance(60)
+        harness.sql("update {schema}runs set state = 'done', finished_at = 1")
+    with pytest.raises(TenantMoved, match="acme is elsewhere"):
+        harness.store.schedules.run_now("tick", "ann")
 
 
 def test_a_due_slot_creates_one_run(harness, clock):

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Context
+from holdfast.database.transfer import put_up_tenant_fence
 from holdfast.policy.json_schema import find_mismatch
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.responses import MAX_BODY_BYTES
@@ -59,6 +60,21 @@ def test_remote_task_can_be_enqueued(shop, open_visitor):
     made = open_visitor.post("/api/v1/runs", {"task": "far.away", "args": [1], "remote": True, "queue": "far"})
     info = shop.app.get_run(made.json["id"]).info()
     assert (info.task, info.queue, info.state) == ("far.away", "far", "ready")
+
+
+def test_a_tenant_that_was_moved_away_is_a_conflict_without_the_address_of_its_database(shop, open_visitor):
+    database = shop.app.store.database
+
+    def fence(connection):
+        with connection.transaction():
+            put_up_tenant_fence(database, connection, "acme", "acme is at postgresql://host/shop")
+
+    database.connection("client").run(fence)
+    asked = {"task": "far.away", "args": [1], "remote": True, "tenant": "acme"}
+    answer = open_visitor.post("/api/v1/runs", asked)
+    assert (answer.status, answer.json["code"]) == (409, "tenant_moved")
+    assert "postgresql" not in str(answer.json)
+    assert open_visitor.post("/api/v1/runs", asked | {"tenant": "other"}).status == 201
 
 
 def test_argument_named_self_is_accepted(shop, open_visitor):

@@ -1,4 +1,4 @@
-"""Move all data to another database: `move`."""
+"""Move all data, or those of one tenant, to another database: `move`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.names import counted
 
 if TYPE_CHECKING:
     from holdfast.control.move import MoveProgress, MoveReport
@@ -22,12 +23,20 @@ BAR_WIDTH = 30
 @click.argument("source", metavar="SOURCE")
 @click.argument("target", metavar="TARGET")
 @click.option("--target-schema", metavar="NAME", help="The PostgreSQL schema of the target.  [default: --schema]")
+@click.option("--tenant", metavar="NAME", help="Move only this tenant, into a database that may have others.")
 @click.option("--dry-run", is_flag=True, help="Only check both databases and count what would be moved.")
 @click.option("--abort", is_flag=True, help="Give up a move that isn't finished; the source is used again.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 @pass_shared
 def move(
-    shared: SharedOptions, source: str, target: str, target_schema: str | None, dry_run: bool, abort: bool, yes: bool
+    shared: SharedOptions,
+    source: str,
+    target: str,
+    target_schema: str | None,
+    tenant: str | None,
+    dry_run: bool,
+    abort: bool,
+    yes: bool,
 ) -> int:
     """Move everything from one database to another, with runs in flight.
 
@@ -36,20 +45,32 @@ def move(
     was copied and verified and all leases of the source have expired. If the command is interrupted or killed, repeat
     it to continue.
 
+    With --tenant, the runs, events, keys and schedules of one tenant move, with all that belongs to them, and other
+    tenants go on in both databases. The tenant is paused until it has moved; the move waits until its running runs have
+    ended their attempts. Afterwards, the source refuses the tenant: programs get TenantMoved.
+
     \b
     Examples:
       holdfast move sqlite:///jobs.db postgresql://host/shop --dry-run
       holdfast move sqlite:///jobs.db postgresql://host/shop
       holdfast move sqlite:///jobs.db postgresql://host/shop --abort
+      holdfast move postgresql://host/shop postgresql://other/shop --tenant acme
     """
     from holdfast.control.move import Move, describe
+    from holdfast.control.tenant_move import TenantMove
 
     display = _Display()
-    moving = Move(source, target, shared.schema or "holdfast", target_schema, display.show)
+    schema = shared.schema or "holdfast"
+    moving: Move | TenantMove
+    if tenant is None:
+        moving = Move(source, target, schema, target_schema, display.show)
+    else:
+        moving = TenantMove(source, target, tenant, schema, target_schema, display.show)
     try:
         if abort:
             moving.abort()
-            show_line(f"aborted: {moving.source_url} is used again")
+            of = "" if tenant is None else f" for tenant {tenant}"
+            show_line(f"aborted: {moving.source_url} is used again{of}")
             return 0
         plan = moving.plan()
         if dry_run or plan.state == "already moved":
@@ -65,9 +86,10 @@ def move(
         _show(shared, report, f"{describe(report)}, in {time.monotonic() - started_at:.1f} s")
     except KeyboardInterrupt:
         display.end()
+        refused = "writes" if tenant is None else f"tenant {tenant}, or has paused it"
         note(
-            "interrupted: the source still refuses writes. Repeat the command to continue, or add --abort to use the"
-            " source again"
+            f"interrupted: the source still refuses {refused}. Repeat the command to continue, or add --abort to use"
+            " the source again"
         )
         raise
     finally:
@@ -78,7 +100,8 @@ def move(
 def _ask(plan: MoveReport, what: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{what} would be moved: confirm with --yes, or preview with --dry-run.")
-    click.confirm(f"Move {what} from {plan.source} to {plan.target}, and stop its workers?", abort=True, err=True)
+    effect = "stop its workers" if plan.tenant is None else "pause the tenant until then"
+    click.confirm(f"Move {what} from {plan.source} to {plan.target}, and {effect}?", abort=True, err=True)
 
 
 def _show(shared: SharedOptions, report: MoveReport, what: str) -> None:
@@ -91,8 +114,12 @@ def _show(shared: SharedOptions, report: MoveReport, what: str) -> None:
     show_line(f"to   {report.target}")
     if report.state == "planned" and report.live_workers:
         show_line(f"{report.live_workers} live worker sessions would lose their leases: stop the workers first")
-    if report.state == "moved":
+    if report.state == "planned" and report.running:
+        show_line(f"{counted(report.running, 'running run')} would end first; the move waits for that")
+    if report.state == "moved" and report.tenant is None:
         show_line("Give the new URL to all programs and start the workers again.")
+    if report.state == "moved" and report.tenant is not None:
+        show_line(f"Give the new URL to all programs of tenant {report.tenant}.")
 
 
 class _Display:
@@ -122,9 +149,12 @@ class _Display:
 
 _STAGES = {
     "fence": "fencing both databases",
+    "drain": "waiting for running runs",
+    "take out": "taking the rows out of the source",
     "copy": "copying",
     "verify": "verifying",
     "wait": "waiting for the leases of the source's workers",
+    "put in": "putting the rows into the target",
     "done": "done",
 }
 
@@ -132,6 +162,10 @@ _STAGES = {
 def _line(progress: MoveProgress) -> str:
     if progress.stage == "wait":
         return f"{_STAGES['wait']}: {progress.seconds_left:.0f} s"
+    if progress.stage == "drain":
+        return f"{_STAGES['drain']}: {progress.running:,}"
+    if progress.stage in ("take out", "put in"):
+        return _STAGES[progress.stage]
     share = min(progress.rows / progress.total, 1.0) if progress.total else 0.0
     bar = "#" * int(share * BAR_WIDTH)
     return f"{_STAGES[progress.stage]:<9} [{bar:<{BAR_WIDTH}}] {share:4.0%} {progress.rows:,} rows {progress.table}"

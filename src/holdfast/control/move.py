@@ -16,39 +16,41 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.control.database_side import (
+    FIRST_BATCH_ROWS,
+    TENANT_MOVE,
+    TENANT_MOVED,
+    DatabaseSide,
+    move_statement,
+    next_limit,
+)
 from holdfast.control.open import DEFAULT_SCHEMA, IN_MEMORY, check_exists
-from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, open_database
-from holdfast.database.migrate import prepare_schema
-from holdfast.database.statements import Statement, StatementSource, render
+from holdfast.database import Database, DatabaseConnection, Row, open_database
 from holdfast.database.transfer import (
     COPIED,
+    FENCE,
     TableCopy,
     TransferTable,
     check_tables,
     lift_fence,
     open_fence,
     put_up_fence,
+    put_up_tenant_fence,
 )
-from holdfast.database.url import sqlite_path
 from holdfast.errors import MoveRefused
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.names import counted
 
 RECORD = "move"
 """The row of `meta` with the state of a move, in both databases."""
-FIRST_BATCH_ROWS = 100
-MAX_BATCH_ROWS = 5000
-BATCH_BYTES = 4 * 1024 * 1024
-"""About how much a batch contains; rows that are larger than this are copied a few at a time."""
 LEASE_CHECK_S = 0.2
 
-Stage = Literal["fence", "copy", "verify", "wait", "done"]
+Stage = Literal["fence", "drain", "take out", "copy", "verify", "wait", "put in", "done"]
 
 
 class TableState(msgspec.Struct, omit_defaults=True):
@@ -86,6 +88,8 @@ class MoveProgress(msgspec.Struct, frozen=True):
     total: int = 0
     seconds_left: float = 0.0
     """How long leases of the source's workers may still last."""
+    running: int = 0
+    """Runs of a tenant that still have to end their attempts."""
 
 
 class MoveReport(msgspec.Struct, frozen=True):
@@ -100,6 +104,10 @@ class MoveReport(msgspec.Struct, frozen=True):
     """Runs by state, as they were in the source."""
     live_workers: int = 0
     """Sessions of the source whose leases were valid."""
+    tenant: str | None = None
+    """The tenant that is moved; None for everything."""
+    running: int = 0
+    """Runs of the tenant that have to end their attempts before the move."""
 
 
 class Move:
@@ -197,6 +205,8 @@ class Move:
     def _begin(self) -> MoveRecord:
         """Fence the target and the source, unless a former call did. Return the target's record."""
         source, target = self._source_record(), self._target.read_record()
+        for side in (self._source, self._target):
+            side.check_no_tenant_moves()
         self._check_records(source, target)
         if target is None:
             self._progress(MoveProgress("fence"))
@@ -250,7 +260,7 @@ class Move:
                 new = TableState(after, state.rows + len(rows), digest, len(rows) < limit)
                 self._target.write_batch(record, writer, rows, state, new)
                 record.tables[table.name] = new
-                limit = _next_limit(limit, rows)
+                limit = next_limit(limit, rows)
                 done += len(rows)
                 self._progress(MoveProgress("copy", table.name, done, self._total))
 
@@ -264,7 +274,7 @@ class Move:
                 rows, digest = rows + len(batch), (digest + copy.digest(batch)) % 2**64
                 done, after = done + len(batch), copy.key_of(batch[-1])
                 self._progress(MoveProgress("verify", table.name, done, self._total))
-                limit = _next_limit(limit, batch)
+                limit = next_limit(limit, batch)
             source = state.rows if table.name == "workers" else self._source.count(table)
             if (rows, digest) != (state.rows, state.digest) or source != rows:
                 raise MoveRefused(
@@ -283,6 +293,7 @@ class Move:
     def _go_live(self, record: MoveRecord) -> None:
         """Mark the source as moved, which can't be undone, and then open the target."""
         self._source.mark_moved(record.id)
+        self._target.refuse_tenants(self._source.moved_tenants())
         self._target.go_live(record.id)
 
     def _report(self, state: Literal["planned", "moved", "already moved"]) -> MoveReport:
@@ -296,74 +307,43 @@ class Move:
         )
 
 
-class _Side:
+class _Side(DatabaseSide):
     """One of the two databases, and the statements of a move in it."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
-        self.url = database.display_url
+        super().__init__(database)
         self._copies: dict[str, TableCopy] = {}
 
-    @property
-    def _connection(self) -> ManagedConnection:
-        return self.database.connection("client")
-
-    def _transaction(self, work: Callable[[DatabaseConnection], Any]) -> Any:
-        def attempt(connection: DatabaseConnection) -> Any:
-            with connection.transaction():
-                return work(connection)
-
-        return self._connection.run(attempt)
-
-    def _ask(self, text: str, **values: Any) -> list[Row]:
-        statement = _statement(self.database, text)
-        return self._connection.run(lambda connection: connection.execute(statement, {"now": None, **values}))
-
     # Tables
-
-    def check_migrated(self) -> None:
-        self._connection.run(lambda connection: prepare_schema(self.database, connection, migrate=False))
-
-    def migrate(self) -> None:
-        self._connection.run(lambda connection: prepare_schema(self.database, connection, migrate=True))
-
-    def has_tables(self) -> bool:
-        """Return whether there are tables, without creating a SQLite file."""
-        if self.database.dialect.name == "sqlite" and not Path(sqlite_path(self.url)).exists():
-            return False
-        return self._connection.run(lambda connection: self.database.table_exists(connection, "meta"))
-
-    def identity(self) -> str:
-        return str(self._ask("select value from {schema}meta where name = 'identity'")[0][0])
 
     def table(self, table: TransferTable) -> TableCopy:
         found = self._copies.get(table.name)
         if found is None:
-            found = self._connection.run(lambda connection: TableCopy.of(table, self.database, connection))
+            found = self.connection.run(lambda connection: TableCopy.of(table, self.database, connection))
             self._copies[table.name] = found
         return found
 
     def read(self, copy: TableCopy, after: Sequence[Any] | None, limit: int) -> list[Row]:
-        return self._connection.run(lambda connection: copy.read(connection, after, limit))
+        return self.connection.run(lambda connection: copy.read(connection, after, limit))
 
     def count(self, table: TransferTable) -> int:
         copy = self.table(table)
-        return self._connection.run(copy.count)
+        return self.connection.run(copy.count)
 
     def count_runs(self) -> dict[str, int]:
-        return dict(self._ask("select state, count(*) from {schema}runs group by state order by state"))
+        return dict(self.ask("select state, count(*) from {schema}runs group by state order by state"))
 
     def count_live_workers(self) -> int:
-        return int(self._ask("select count(*) from {schema}workers where lease_until > {clock}")[0][0])
+        return int(self.ask("select count(*) from {schema}workers where lease_until > {clock}")[0][0])
 
     def lease_seconds_left(self) -> float:
         """Return how long the last lease is still valid. Nothing renews it behind the fence."""
-        ((left,),) = self._ask("select coalesce(max(lease_until), 0) - {clock} from {schema}workers")
+        ((left,),) = self.ask("select coalesce(max(lease_until), 0) - {clock} from {schema}workers")
         return float(left) / MICROS_PER_SECOND
 
     def check_empty(self) -> None:
         """Raise MoveRefused if there is any data."""
-        self._connection.run(self._check_empty)
+        self.connection.run(self._check_empty)
 
     def _check_empty(self, connection: DatabaseConnection) -> None:
         for table in COPIED:
@@ -377,7 +357,7 @@ class _Side:
     # The record of the move
 
     def read_record(self) -> MoveRecord | None:
-        return _decode(self._ask("select value from {schema}meta where name = '" + RECORD + "'"))
+        return _decode(self.ask("select value from {schema}meta where name = '" + RECORD + "'"))
 
     def begin(self, record: MoveRecord, message: str) -> None:
         """Put up the fence and store the record. The target must be empty."""
@@ -388,7 +368,7 @@ class _Side:
                 self._check_empty(connection)
             self._write_record(connection, record)
 
-        self._transaction(work)
+        self.transaction(work)
 
     def write_batch(
         self, record: MoveRecord, copy: TableCopy, rows: Sequence[Row], before: TableState, after: TableState
@@ -411,7 +391,7 @@ class _Side:
             stored.tables[name] = after
             self._write_record(connection, stored)
 
-        self._transaction(work)
+        self.transaction(work)
 
     def mark_moved(self, id: str) -> None:
         """Mark the source as moved. Raise MoveRefused if the move was aborted, maybe while this process was frozen."""
@@ -422,7 +402,7 @@ class _Side:
             self._write_record(connection, record)
 
         if not self._is_moved(id):
-            self._transaction(work)
+            self.transaction(work)
 
     def go_live(self, id: str) -> None:
         """Let the database number rows behind the copied ones, and accept writes."""
@@ -440,11 +420,40 @@ class _Side:
             self._write_record(connection, record)
 
         if not self._is_moved(id):
-            self._transaction(work)
+            self.transaction(work)
 
     def _is_moved(self, id: str) -> bool:
         record = self.read_record()
         return record is not None and record.id == id and record.is_moved
+
+    # Tenants that moved away before
+
+    def check_no_tenant_moves(self) -> None:
+        """Raise MoveRefused while a tenant is being moved from or to this database."""
+        if self.ask("select 1 from {schema}meta where name = :name", name=TENANT_MOVE):
+            raise MoveRefused(f"a tenant is being moved from or to {self.url}: continue that move first, or abort it")
+
+    def moved_tenants(self) -> dict[str, tuple[str, str]]:
+        """Return by tenant what `meta` says about where it went, and why it is refused."""
+        found = self.ask(
+            "select m.name, m.value, f.value from {schema}meta m join {schema}meta f on f.name = :fence ||"
+            " substr(m.name, cast(:size as int) + 1) where substr(m.name, 1, cast(:size as int)) = :moved",
+            moved=TENANT_MOVED, fence=FENCE, size=len(TENANT_MOVED),
+        )  # fmt: skip
+        return {name.removeprefix(TENANT_MOVED): (record, message) for name, record, message in found}
+
+    def refuse_tenants(self, moved: Mapping[str, tuple[str, str]]) -> None:
+        """Refuse tenants as the source did that had them before."""
+
+        def work(connection: DatabaseConnection) -> None:
+            text = "insert into {schema}meta (name, value) values (:name, :value) on conflict (name) do nothing"
+            for tenant, (record, message) in moved.items():
+                put_up_tenant_fence(self.database, connection, tenant, message)
+                values = {"name": TENANT_MOVED + tenant, "value": record}
+                connection.execute(move_statement(self.database, text), values)
+
+        if moved:
+            self.transaction(work)
 
     def begin_abort(self, id: str) -> None:
         """Let the move never finish, unless it has."""
@@ -454,7 +463,7 @@ class _Side:
             record.is_aborted = True
             self._write_record(connection, record)
 
-        self._transaction(work)
+        self.transaction(work)
 
     def end_fence(self, id: str) -> None:
         """Accept writes again, and forget the move, unless another process did."""
@@ -465,7 +474,7 @@ class _Side:
                 lift_fence(self.database, connection)
                 self._delete_record(connection)
 
-        self._transaction(work)
+        self.transaction(work)
 
     def clear(self, id: str) -> None:
         """Delete all rows that were copied here, and end the fence."""
@@ -478,11 +487,11 @@ class _Side:
             lift_fence(self.database, connection)
             self._delete_record(connection)
 
-        self._transaction(work)
+        self.transaction(work)
 
     def _lock_record(self, connection: DatabaseConnection) -> MoveRecord | None:
         text = "select value from {schema}meta where name = '" + RECORD + "' {lock}"
-        return _decode(connection.execute(_statement(self.database, text), {}))
+        return _decode(connection.execute(move_statement(self.database, text), {}))
 
     def _lock_own_record(self, connection: DatabaseConnection, id: str, *, is_abort: bool = False) -> MoveRecord:
         """Lock the record of this move. Raise MoveRefused if another process has ended it meanwhile."""
@@ -499,11 +508,11 @@ class _Side:
             " on conflict (name) do update set value = excluded.value"
         )
         value = msgspec.json.encode(record).decode()
-        connection.execute(_statement(self.database, text), {"value": value})
+        connection.execute(move_statement(self.database, text), {"value": value})
 
     def _delete_record(self, connection: DatabaseConnection) -> None:
         text = "delete from {schema}meta where name = '" + RECORD + "'"
-        connection.execute(_statement(self.database, text), {})
+        connection.execute(move_statement(self.database, text), {})
 
 
 def _decode(rows: Sequence[Row]) -> MoveRecord | None:
@@ -516,20 +525,10 @@ def _as_dead_session(row: Row, columns: Sequence[str]) -> Row:
     return tuple(values[name] for name in columns)
 
 
-def _next_limit(limit: int, rows: Sequence[Row]) -> int:
-    """Return how many rows the next batch has, so that it contains about `BATCH_BYTES`."""
-    size = sum(len(value) for row in rows for value in row if isinstance(value, str))
-    fits = MAX_BATCH_ROWS if not size else BATCH_BYTES * len(rows) // size
-    return max(1, min(2 * limit, fits, MAX_BATCH_ROWS))
-
-
-def _statement(database: Database, text: str) -> Statement:
-    return render(StatementSource("move", None, "", text), database.dialect)
-
-
 def describe(report: MoveReport) -> str:
     """Return one line about what a move has moved."""
     rows = sum(report.tables.values())
+    of = "" if report.tenant is None else f" of tenant {report.tenant}"
     runs = sum(report.runs.values())
     running = report.runs.get("running", 0)
-    return f"{counted(runs, 'run')} ({running} in flight), {counted(rows, 'row')} in {len(report.tables)} tables"
+    return f"{counted(runs, 'run')}{of} ({running} in flight), {counted(rows, 'row')} in {len(report.tables)} tables"

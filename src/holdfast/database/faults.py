@@ -39,6 +39,10 @@ MOVED_SQLSTATE = "HF001"
 """The SQLSTATE with which a fence refuses a write on PostgreSQL."""
 MOVED_PREFIX = "holdfast: "
 """How the message begins with which a fence refuses a write on SQLite."""
+TENANT_MOVED_SQLSTATE = "HF002"
+"""The SQLSTATE with which the fence around a tenant refuses a row on PostgreSQL."""
+TENANT_MOVED_PREFIX = "holdfast, tenant: "
+"""How the message begins with which the fence around a tenant refuses a row on SQLite."""
 
 
 def unwrap_driver_error(error: BaseException) -> BaseException:

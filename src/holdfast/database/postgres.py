@@ -35,6 +35,7 @@ from holdfast.database.base import (
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import (
     MOVED_SQLSTATE,
+    TENANT_MOVED_SQLSTATE,
     UNEXPECTED,
     AccessDenied,
     Conflict,
@@ -48,7 +49,7 @@ from holdfast.database.faults import (
 from holdfast.database.fork_safety import never_close, register_fork_hooks
 from holdfast.database.statements import Statement
 from holdfast.database.url import check_ports, check_postgres_url, redact_password
-from holdfast.errors import ConfigError, StoreError, StoreMoved, StoreUnavailable
+from holdfast.errors import ConfigError, StoreError, StoreMoved, StoreUnavailable, TenantMoved
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
@@ -102,6 +103,8 @@ def translate_error(error: psycopg.Error, what: str) -> StoreError:
     """Translate a driver error. This is the only place that decides which errors are transient."""
     if error.sqlstate == MOVED_SQLSTATE:
         return StoreMoved(f"{what}: {error.diag.message_primary}")
+    if error.sqlstate == TENANT_MOVED_SQLSTATE:
+        return TenantMoved(f"{what}: {error.diag.message_primary}")
     if isinstance(error, pg.InsufficientPrivilege):
         return AccessDenied(f"{what}: {first_line(error)}; `holdfast roles` shows what each role may do")
     if isinstance(error, pg.InvalidTextRepresentation) and UNEXPECTED in str(error.diag.message_primary):

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.database.base import DatabaseConnection, Row
 from holdfast.database.faults import (
     MOVED_PREFIX,
+    TENANT_MOVED_PREFIX,
     AccessDenied,
     Conflict,
     ConnectionLost,
@@ -24,7 +25,7 @@ from holdfast.database.faults import (
 from holdfast.database.file_guard import FileGuard
 from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.database.statements import Statement
-from holdfast.errors import HoldfastError, StoreError, StoreMoved, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreMoved, StoreUnavailable, TenantMoved
 
 BUSY_TIMEOUT_S = 5.0
 ROLLBACK_RETRY_S = 0.005
@@ -57,6 +58,8 @@ def translate_error(error: apsw.Error, what: str) -> StoreError:
         return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
     if isinstance(error, apsw.ConstraintError) and str(error).startswith(MOVED_PREFIX):
         return StoreMoved(f"{what}: {str(error).removeprefix(MOVED_PREFIX)}")
+    if isinstance(error, apsw.ConstraintError) and str(error).startswith(TENANT_MOVED_PREFIX):
+        return TenantMoved(f"{what}: {str(error).removeprefix(TENANT_MOVED_PREFIX)}")
     if isinstance(error, _BAD_VALUE) or (isinstance(error, apsw.SQLError) and "JSON" in str(error)):
         return DataFault(f"{what}: {error}")
     if isinstance(error, UNAVAILABLE_ERRORS):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import ConfigError, PayloadUnreadable
+from holdfast.errors import ConfigError, PayloadUnreadable, TenantMoved
 from holdfast.model.clock import is_datetime, to_datetime
 from holdfast.model.failure import cancellation_json
 from holdfast.model.ids import new_id
@@ -98,11 +98,15 @@ class SlotRun(NamedTuple):
 
 
 class FiredSlots(NamedTuple):
-    """Runs that were created; slots skipped because a run was unfinished; unreadable schedules with the reason."""
+    """Runs that were created; slots skipped because a run was unfinished; unreadable schedules with the reason.
+
+    `refused`: schedules of tenants that were moved away, with the reason. Their due slots were passed over.
+    """
 
     created: list[SlotRun]
     skipped: list[tuple[str, int]]
     unreadable: dict[str, str]
+    refused: dict[str, str]
 
 
 class StoredSchedule(NamedTuple):
@@ -227,7 +231,11 @@ class ScheduleStore(StoreModule):
     def fire(self) -> FiredSlots:
         """Create the runs of due slots, of some schedules."""
         lanes = lanes_by_key(self._lanes.refresh("housekeeping"))
-        return self._transaction("housekeeping", lambda tx: _fire(tx, lanes, self.catch_up))
+        try:
+            return self._transaction("housekeeping", lambda tx: _fire(tx, lanes, self.catch_up, {}))
+        except TenantMoved:
+            moved: dict[str, str] = dict(self._execute("housekeeping", "list_fenced_tenants"))
+            return self._transaction("housekeeping", lambda tx: _fire(tx, lanes, self.catch_up, moved))
 
     def run_now(self, name: str, by: str) -> str | None:
         """Create a run of a schedule now and return its id, or let a trigger be polled soon and return None."""
@@ -432,10 +440,16 @@ class SlotDecisions:
                 self.skipped[due.name] = slot
 
 
-def _fire(tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None) -> FiredSlots:
-    fired = FiredSlots([], [], {})
-    fired.created.extend(_fire_buffered(tx, lanes, fired.unreadable))
+def _fire(tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None, moved: Mapping[str, str]) -> FiredSlots:
+    """Create the runs of due slots. `moved`: why tenants are refused here; their slots are passed over."""
+    fired = FiredSlots([], [], {}, {})
+    fired.created.extend(_fire_buffered(tx, lanes, fired, moved))
     due = _pick_due(tx, lanes, catch_up, fired.unreadable)
+    for it in due:
+        for slot, run in list(it.runs.items()):
+            if run.tenant is not None and run.tenant in moved:
+                del it.runs[slot]
+                fired.refused[it.name] = moved[run.tenant]
     decided = _decide(tx, due)
     fired.created.extend(_create_runs(tx, decided.runs, lanes))
     fired.skipped.extend(decided.skipped.items())
@@ -451,7 +465,7 @@ def _fire(tx: Tx, lanes: Mapping[LaneKey, int], catch_up: CatchUp | None) -> Fir
     return fired
 
 
-def _fire_buffered(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) -> list[SlotRun]:
+def _fire_buffered(tx: Tx, lanes: Mapping[LaneKey, int], fired: FiredSlots, moved: Mapping[str, str]) -> list[SlotRun]:
     """Create the runs of buffered slots whose schedules have no other run left."""
     runs = []
     for name, queue, task, rules, template, slot in tx.execute("pick_buffered_schedules"):
@@ -460,12 +474,13 @@ def _fire_buffered(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, s
         try:
             runs.append((name, slot, _run_of_slot(tx, name, template, from_text(ScheduleRules, rules), slot)))
         except Exception as error:  # from newer code: other workers may know it
-            unreadable[name] = f"{type(error).__name__}: {error}"
+            fired.unreadable[name] = f"{type(error).__name__}: {error}"
     if not runs:
         return []
     tx.execute("set_buffered_slots", rows=json_rows({"name": name, "buffered": None} for name, *_ in runs))
-    fired = _find_fired(tx, [(name, slot) for name, slot, _ in runs])
-    return _create_runs(tx, [each for each in runs if each[:2] not in fired], lanes)
+    fired.refused.update((name, moved[run.tenant or ""]) for name, _, run in runs if run.tenant in moved)
+    before = _find_fired(tx, [(name, slot) for name, slot, _ in runs])
+    return _create_runs(tx, [each for each in runs if each[:2] not in before and each[2].tenant not in moved], lanes)
 
 
 def _pick_due(

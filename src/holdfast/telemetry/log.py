@@ -365,6 +365,12 @@ def schedule_unreadable(name: str, trouble: str) -> None:
     )
 
 
+def schedule_slots_refused(name: str, reason: str) -> None:
+    fields: dict[str, Any] = {"schedule": name}
+    hint = "remove it from the code here, and declare it in an app that uses the other database"
+    _log(logging.WARNING, "schedule of a moved tenant creates no runs", fields, **fields, error=reason, hint=hint)
+
+
 def slot_created(name: str, slot: object, made: str) -> None:
     fields: dict[str, Any] = {"schedule": name, "run": made}
     _log(logging.DEBUG, "schedule created a run", fields, **fields, slot=slot)

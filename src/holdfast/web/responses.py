@@ -100,6 +100,8 @@ def problem_from(error: Exception, where: str) -> Problem:
         return new_problem(error.status, error.detail, error.code)
     if isinstance(error, DataFault):
         return new_problem(422, "the database rejected the type or size of a value", "data_fault")
+    if isinstance(error, errors.TenantMoved):
+        return new_problem(409, "the data of this tenant was moved to another database", _code(error))
     if isinstance(error, errors.StoreError):
         if isinstance(error, errors.StoreUnavailable):
             log.request_unavailable(where, str(error))

@@ -106,6 +106,10 @@ class TableCopy:
     def column_names(self) -> list[str]:
         return list(self._columns)
 
+    @property
+    def column_types(self) -> Mapping[str, str]:
+        return self._columns
+
     def count(self, connection: DatabaseConnection) -> int:
         """Count all rows, however long that takes."""
         with connection.transaction():

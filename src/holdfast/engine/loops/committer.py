@@ -41,7 +41,7 @@ from holdfast.engine.write_queue import (
     sessions_of,
     single_writes,
 )
-from holdfast.errors import ConfigError, StoreError
+from holdfast.errors import ConfigError, StoreError, TenantMoved
 from holdfast.model.asks import AskAnswer, FollowedWrites
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
@@ -94,7 +94,7 @@ class CommitClaims(Protocol):
 
 def is_data_error(error: Exception) -> bool:
     """Return whether the written data caused an error, as opposed to the store or the process."""
-    return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
+    return isinstance(error, DataFault | TenantMoved) or not isinstance(error, StoreError | ConfigError | MemoryError)
 
 
 def _is_plain_outcome(command: Any) -> bool:

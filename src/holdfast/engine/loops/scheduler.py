@@ -99,7 +99,10 @@ class Scheduler(Loop):
             for name, trouble in fired.unreadable.items():
                 if name not in self._unreadable:
                     log.schedule_unreadable(name, trouble)
-            self._unreadable |= fired.unreadable.keys()
+            for name, reason in fired.refused.items():
+                if name not in self._unreadable:
+                    log.schedule_slots_refused(name, reason)
+            self._unreadable |= fired.unreadable.keys() | fired.refused.keys()
             if fired.created:
                 self._on_ready()
             return (

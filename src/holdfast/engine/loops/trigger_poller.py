@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from holdfast.engine.attempt import worker_name
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.services import ClientServices
-from holdfast.errors import ConfigError, KeyConflict, StoreError
+from holdfast.errors import ConfigError, KeyConflict, StoreError, TenantMoved
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.store import Store
@@ -229,11 +229,11 @@ class TriggerPoller(Loop):
         poll.found += len(runs)
         try:
             poll.made += self._add(runs)
-        except KeyConflict:
+        except (KeyConflict, TenantMoved):
             for run in runs:
                 try:
                     poll.made += self._add([run])
-                except KeyConflict as error:
+                except (KeyConflict, TenantMoved) as error:
                     poll.refused = poll.refused or error
         self._on_ready()
 

@@ -49,6 +49,10 @@ delete from {schema}slots where schedule {among(:rows, name text)}
 -- Delete the polls of deleted triggers.
 delete from {schema}polls where trigger_name {among(:rows, name text)}
 
+-- name: list_fenced_tenants
+-- List the tenants whose new rows a fence refuses here, with the reason (decision 67).
+select substr(name, 14), value from {schema}meta where substr(name, 1, 13) = 'tenant_fence:'
+
 -- name: time_to_next_slot
 -- Read when the next slot of any schedule is due, and the time. Takes no lock.
 --
