@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from unittest import mock
 import msgspec
 from greenlet import getcurrent
 
+from holdfast.client.interaction import AskFollower
 from holdfast.database import migrate, statements
 from holdfast.database.dialect import AGED_TURN_OFFSET, SqliteDialect
 from holdfast.engine import batches
@@ -29,6 +30,7 @@ from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.loops.known_lanes import KnownLanes
 from holdfast.engine.processes import framing, pool
 from holdfast.engine.write_queue import PendingLogs
+from holdfast.model.asks import AskAnswer
 from holdfast.model.ids import new_id_text
 from holdfast.policy.admission import LimitCounter
 from holdfast.store import command_batch, propagation, topics
@@ -36,6 +38,7 @@ from holdfast.store.age_priority import Age
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
 from holdfast.store.commands import Checkpoint, EmitCommand, WaitCommand
+from holdfast.store.interaction import StoredAnswer
 from holdfast.store.journal import Journal
 from holdfast.store.step_transactions import StepTransactions
 
@@ -212,6 +215,11 @@ def _insert_runs_twice(tx: Any, new: Any) -> None:
     _insert_runs(tx, [msgspec.structs.replace(run, id=new_id_text()) for run in new])
 
 
+def _take_any_answer(follower: AskFollower, answers: Mapping[str, AskAnswer | None]) -> None:
+    for answer in filter(None, answers.values()):
+        follower.known = StoredAnswer(follower.ask.name, answer.answer, answer.text, "running")
+
+
 _tick = Claimer.tick
 
 
@@ -381,6 +389,15 @@ BUGS = (
     ),
     sql("message-twice", "a message is taken twice", "first_unread_message", " and taken_by is null", ""),
     sql(
+        "message-skipped", "a receive takes a later message before an earlier one", "first_unread_message",
+        "order by n limit 1", "order by n desc limit 1", in_the_model=False,
+    ),
+    sql(
+        "next-skipped", "`ctx.next` misses a message that was published before it waits again", "first_unread_message",
+        "order by n limit 1", "order by n limit case when substr(:topic, 1, 1) = char(30) then 0 else 1 end",
+        in_the_model=False,
+    ),
+    sql(
         "try-repeated", "a failed try of a step is recorded again after a lost reply", "find_failed_tries",
         "h.data = each.data", "1 = 0",
     ),
@@ -392,6 +409,14 @@ BUGS = (
     sql(
         "ask-twice", "a function that restarts handles answered asks again", "return_messages_of_restarted",
         "ask is not null and answered_at is null", "ask is not null", in_the_model=False,
+    ),
+    sql(
+        "ask-overtaken", "a function that serves receives a later ask before an earlier one", "first_unread_ask",
+        "order by n limit 1", "order by n desc limit 1", in_the_model=False,
+    ),
+    code(
+        "answer-mixed", "a caller in the worker's process gets the answer to another ask", AskFollower,
+        "on_local_write", _take_any_answer, local_clients=True,
     ),
     code(
         "value-back", "a replay sets old values again", RecordedHistory, "_add", _forget_values,

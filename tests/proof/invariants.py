@@ -418,12 +418,12 @@ class InvariantChecker:
             if (change.old is not None and change.old["taken_by"] is not None) or new["taken_by"].startswith("aside:"):
                 continue
             run, (generation, _, key) = self._replica.run(new["run"]), new["taken_by"].partition(":")
-            messages = self._replica.of_run("messages", new["run"])
-            if any(
-                row["topic"] == new["topic"] and row["n"] < new["n"] and row["taken_by"] is None for row in messages
-            ):
-                yield f"messages {change.key}: it was taken before an earlier message of its topic"
             wait = self._replica.rows["waits"].get((new["run"], int(generation) if generation.isdecimal() else -1, key))
+            takes_all_asks = wait is not None and wait["target"] == ANY_ASK
+            for row in self._replica.of_run("messages", new["run"]):
+                is_same = row["topic"] == new["topic"] or (takes_all_asks and _is_ask(row["topic"]))
+                if is_same and row["n"] < new["n"] and row["taken_by"] is None:
+                    yield f"messages {change.key}: it was taken before an earlier message of its topic"
             recorded = {
                 row["key"] for row in self._replica.of_run("checkpoints", new["run"]) if row["kind"] == "message"
             }

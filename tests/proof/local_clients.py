@@ -13,20 +13,23 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
+from holdfast import Run
 from holdfast.client.client import Client
 from holdfast.engine.loops.claimer import CommitClaim
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import RunFinished, StoreUnavailable
 from tests.proof.clients import Clients
 from tests.proof.environment import Environment
 from tests.proof.replica import Change
 from tests.proof.simulated_worker import SimulatedWorker
 from tests.proof.simulation import Simulation
 from tests.proof.virtual_time import SECOND_US
-from tests.proof.workload import EVENTS, leaves, tree
+from tests.proof.workload import EVENTS, PARCELS, tree
 
 PLAIN_TASKS = ("job", "program", "plain program", "child", "broken", "heard", "noted")
 CALLS = 12
-"""How many calls the clients of all workers make together."""
+"""How many runs and groups of runs the clients of all workers create together."""
+MESSAGES = 8
+"""How many messages they send and publish."""
 
 
 class SimulatedLock:
@@ -92,13 +95,15 @@ class PlainWorker(SimulatedWorker):
 
 
 class LocalClients(Clients):
-    """Clients that enqueue and emit in the processes of workers. They die with their process."""
+    """Clients that enqueue, emit, send, ask and publish in the processes of workers. They die with their process."""
 
     def prepare(self) -> None:
         self.environment.client.hooks = self
         span_s = self.rng.choice((0.3, 1, 4))
         for at in range(CALLS):
             self._later(self.rng.uniform(0, span_s), f"local{at}", lambda at=at: self._start_call(at))
+        for at in range(MESSAGES):
+            self._later(self.rng.uniform(0, span_s + 3), f"local message{at}", self._start_message)
 
     def _start_call(self, at: int) -> None:
         if (worker := self._pick_worker()) is not None:
@@ -117,6 +122,54 @@ class LocalClients(Clients):
             super()._emit(event, copy)
         else:
             worker.add_thread(f"client emits {event}", lambda: self._emit_with(worker.client, event, copy))
+
+    def wanted_ask(self, run: str, name: str) -> None:
+        """Let a client of a worker ask. That worker may die before, so the other client asks the same again."""
+        if self.asks.is_new(run, name):
+            seconds = self.rng.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
+            self._later(seconds, f"ask {name}", lambda: self._start_ask(run, name))
+            self._later(self.rng.uniform(3, 6), f"ask {name} again", lambda: self._ask(run, name))
+
+    def _start_ask(self, run: str, key: str) -> None:
+        if (worker := self._pick_worker()) is not None:
+            worker.add_thread(f"client asks {key}", lambda: self._ask_with(worker.client, run, key))
+
+    def _ask_with(self, client: Client, run: str, key: str) -> None:
+        with suppress(StoreUnavailable):
+            self.asks.wait_for_answers(client, self.asks.send(client, run, key))
+
+    def _start_message(self) -> None:
+        worker, run = self._pick_worker(), self.rng.choice(self.runs) if self.runs else None
+        if worker is None:
+            return
+        if run is None or self.rng.random() < 0.4:
+            message = self._parcel(self.rng.choice(EVENTS))
+            worker.add_thread("client publishes", lambda: self._publish_with(worker.client, message))
+        else:
+            worker.add_thread("client sends", lambda: self._send_with(worker.client, run))
+
+    def _publish_with(self, client: Client, message: dict[str, Any]) -> None:
+        with suppress(StoreUnavailable):
+            client.topics.publish(PARCELS, message, None, None, None)
+
+    def _send_with(self, client: Client, run: Run[Any]) -> None:
+        """Send a number. If the client dies, it may have been sent."""
+        id, number = str(run.id), self.sent[str(run.id)]
+        self.sent[id] += 1
+        self.doubtful[id].add(number)
+        try:
+            client.send(run.id, run.task, "news", number)
+        except RunFinished:
+            self.unsent[id].add(number)
+        except StoreUnavailable:
+            return
+        self.doubtful[id].discard(number)
+
+    def _serve(self, number: int, waits: list[dict[str, Any]]) -> None:
+        """Send messages, too, to all functions that wait for one: also to those whose creator died before it knew."""
+        super()._serve(number, waits)
+        for run in sorted({wait["run"] for wait in waits if wait["target"] == "news"}):
+            self._send_to(self.app.get_run(run))
 
     def _pick_worker(self) -> PlainWorker | None:
         able = [worker for worker in self.sim.workers if worker.alive and worker.started and not worker.stopping]
@@ -141,8 +194,6 @@ class LocalClients(Clients):
             else:
                 number = [at * 100]
                 program = tree(rng, 2, number) if rng.random() < 0.7 else ["event", f"event{at}", 0, rng.choice(EVENTS)]
-                while any(leaf[0] == "message" for leaf in leaves(program)):  # clients here send no messages
-                    program = tree(rng, 2, number)
                 end = rng.choice(("", "", "restart", "fatal", "retry"))
                 task = tasks.plain if rng.random() < 0.3 else tasks.program
                 runs = client.creator.enqueue([task.request(program, 0, end)])

@@ -31,7 +31,8 @@ MAX_EXAMPLES = 250
 MAX_SEEDS = 400
 FIRST_SEEDS = {
     "claim-forgotten": 25, "claim-stalled": 22, "renew-stalled": 33,
-    "topic-repeated": 304, "chunk-repeated": 73, "commit-claim-stalled": 19,
+    "message-skipped": 7, "next-skipped": 59, "ask-overtaken": 48, "answer-mixed": 4,
+    "topic-repeated": 304, "chunk-repeated": 73, "commit-claim-stalled": 38,
 }  # fmt: skip
 """Seeds that caught these bugs before, tried first to save time."""
 MODEL_SETTINGS = settings(

@@ -42,7 +42,13 @@ def test_bugs_of_a_worker_are_caught_by_the_simulation(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["reply-lost", "ask-twice", "topic-repeated", "chunk-repeated"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reply-lost", "ask-twice", "ask-overtaken", "answer-mixed", "message-skipped", "next-skipped", "topic-repeated",
+        "chunk-repeated",
+    ],
+)  # fmt: skip
 def test_bugs_of_asks_topics_and_streams_are_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None
 

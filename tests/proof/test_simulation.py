@@ -29,7 +29,7 @@ def test_a_few_seeds_violate_no_invariant():
 
 
 def test_commits_of_clients_and_committers_that_claim_violate_no_invariant():
-    results = [run_seed(seed, local_clients=True) for seed in (0, 3, 4, 5, 6, 15, 29, 38, 75)]
+    results = [run_seed(seed, local_clients=True) for seed in (0, 3, 4, 5, 6, 15, 29, 35, 38)]
     assert violations(results) == []
     happened = {what for one in results for what in one.faults}
     assert {"new run claimed by client", "new run claimed by committer", "running run claimed by committer"} <= happened

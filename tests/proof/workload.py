@@ -50,8 +50,9 @@ DURABLE = (
 )  # fmt: skip
 """Operations whose result reaches task code only after it was recorded."""
 FORMS = ("seq", "seq", "all", "group", "first", "each")
-PRICE = "price"
-"""The name of all asks. The reply is the payload, a number."""
+PRICE, NOTE = "price", "note"
+"""The names of asks: what functions receive one by one, and what only those that serve answer as well. The reply is the
+payload, a number."""
 PARCELS = "parcels"
 """A topic that no task subscribes to, only functions."""
 
@@ -503,7 +504,7 @@ class ProgramRunner:
                 self.ctx.stop(None)
             return number
 
-        await self.ctx.serve(**{PRICE: price})
+        await self.ctx.serve(**{PRICE: price, NOTE: price})
         return handled
 
     async def do_write(self, name: str, turns: int, event: str) -> Any:
