@@ -104,7 +104,8 @@ def test_nodes_are_claimed_by_the_commit_that_releases_them(app, job, no_claims_
 def unclaiming_worker(app, job, monkeypatch, commits_wait_for_the_claimer):
     """Start a worker whose claimer claims nothing; then only clients of this process claim."""
     job.options(delay=3600).enqueue(0)  # so that the worker knows the lane before it starts
-    worker = app.worker(concurrency=2)
+    monkeypatch.setattr(claimer_module, "POLL_INTERVAL_S", 3600.0)
+    worker = app.worker(concurrency=3)
     with worker:
         wait_until(lambda: worker._components.claimer._idle_session is not None)
         monkeypatch.setattr(app.store.claims, "claim", lambda *_: [])
@@ -218,13 +219,24 @@ def test_a_suspended_function_is_claimed_by_the_commit_of_the_event(app, unclaim
     assert run.result(timeout=60) == "now"
 
 
-def test_a_client_does_not_overtake_runs_that_were_ready_before(app, job, unclaiming_worker, monkeypatch):
+def test_a_client_does_not_overtake_runs_that_were_ready_before(app, unclaiming_worker, monkeypatch):
+    released = threading.Event()
+
+    @app.task(name="blocked")
+    def blocked(n: int) -> int:
+        released.wait(60)
+        return n + 1
+
+    blocked.options(delay=3600).enqueue(0)
+    unclaiming_worker._components.lanes.refresh()
     with monkeypatch.context() as patch:
         patch.setattr(Claimer, "begin_commit_claim", lambda *_, **__: None)
-        older = [job.enqueue(n) for n in range(2)]
-    newer = job.enqueue(2)
+        older = [blocked.enqueue(n) for n in range(2)]
+    newer = blocked.enqueue(2)
+    states = [run.info().state for run in (*older, newer)]
+    released.set()
+    assert states == ["running", "running", "ready"], "its commit claims the older ones, as many as it may"
     assert [run.result(timeout=60) for run in older] == [1, 2]
-    assert newer.info().state == "ready", "its commit claimed the older ones, for all slots"
 
 
 def test_an_enqueue_that_fails_claims_nothing(app, job, unclaiming_worker, monkeypatch):

@@ -1,7 +1,8 @@
-"""A commit sent over a connection that then broke, which the server executes only while the client repeats it.
+"""A commit sent over a connection that then broke, which the server executes while or after the client repeats it.
 
 That happens when a server hangs in a slow write and the worker retries on a new connection: the changes of the first
-try aren't visible yet, but its locks block the second.
+try aren't visible yet, but its locks block the second. Of a transaction that is sent as a whole, the server may have
+executed nothing yet.
 """
 
 from __future__ import annotations
@@ -79,11 +80,25 @@ def test_a_repeated_emit_reports_that_it_was_the_first(proxy, far, postgres_url)
     assert far.steps(claim.id) == [(1, "emit", "emit", "true")]
 
 
-def test_a_chunk_for_stream_readers_is_stored_once(proxy, far, postgres_url):
+def test_a_chunk_for_stream_readers_is_stored_once(proxy, far):
     claim = far.running("w")
     write = WriteCommand(token_of(claim), 1, "write", 1, '"piece"')
-    commit_late(proxy, postgres_url, lambda: far.write("w", write))
+    proxy.delay_request(COMMIT)
+    far.write("w", write)  # its first try, sent as a whole, arrives after the repetition
+    assert proxy.fired.is_set()
+    proxy.let_late_through()
+    assert proxy.late_answered.wait(30)
     assert far.sql("select n, data from {schema}chunks") == [(1, '"piece"')]
+
+
+def test_a_step_that_arrives_after_its_repetition_is_not_recorded_again(proxy, far):
+    claim = far.running("w")
+    proxy.delay_request(COMMIT)
+    far.write("w", record_of(claim, 1, "paid"))
+    assert proxy.fired.is_set()
+    proxy.let_late_through()
+    assert proxy.late_answered.wait(30)
+    assert far.steps(claim.id) == [(1, "paid", "step", '"value 1"')]
 
 
 def test_a_step_transaction_takes_effect_once_and_its_run_continues(proxy, far, postgres_url):

@@ -8,6 +8,7 @@ from tests.proof.bugs import BUGS, BY_NAME
 from tests.proof.planted import catch_apart, report
 
 MIN_CAUGHT_SHARE = 0.9
+SLOW = pytest.mark.slow
 
 
 def test_at_least_twenty_bugs_have_unique_names():
@@ -35,7 +36,14 @@ def test_a_hook_that_is_lost_or_enqueued_twice_is_caught_by_the_simulation(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["claim-stalled", "commit-claim-stalled", "renew-stalled", "slots-exceeded", "label-ignored"]
+    "name",
+    [
+        "claim-stalled",
+        "commit-claim-stalled",
+        "renew-stalled",
+        pytest.param("slots-exceeded", marks=SLOW),
+        pytest.param("label-ignored", marks=SLOW),
+    ],
 )
 def test_bugs_of_a_worker_are_caught_by_the_simulation(name):
     assert catch_apart(name).seed is not None
@@ -65,7 +73,10 @@ def test_bugs_of_budgets_are_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 
 
-@pytest.mark.parametrize("name", ["charge-everybody", "isolate-early", "overtake", "age-starves"])
+@pytest.mark.parametrize(
+    "name",
+    ["charge-everybody", "overtake", *(pytest.param(each, marks=SLOW) for each in ("isolate-early", "age-starves"))],
+)
 def test_charging_or_overtaking_innocent_runs_is_caught_by_the_model(name):
     assert catch_apart(name).example is not None
 

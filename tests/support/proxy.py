@@ -37,6 +37,9 @@ class Proxy:
         self._request: bytes | None = None
         self._delayed: bytes | None = None
         self._late = threading.Event()
+        self._late_clients: set[socket.socket] = set()
+        self.late_answered = threading.Event()
+        """Set when the server has answered the delayed request."""
         self._quiet: set[socket.socket] = set()  # clients whose next reply is dropped
         self._open = threading.Event()
         self._open.set()
@@ -60,6 +63,7 @@ class Proxy:
     def delay_request(self, trigger: bytes) -> None:
         self.fired.clear()
         self._late.clear()
+        self.late_answered.clear()
         self._delayed = trigger
 
     def let_late_through(self) -> None:
@@ -136,6 +140,7 @@ class Proxy:
                 _break(client)
                 self.fired.set()
                 self._late.wait()
+                self._late_clients.add(client)
                 with contextlib.suppress(OSError):
                     server.sendall(said)
                 return  # nobody reads the reply; the server closes at the end of the connection
@@ -149,6 +154,8 @@ class Proxy:
     def _return(self, server: socket.socket, client: socket.socket) -> None:
         while said := _receive(server):
             self._hold_up()
+            if client in self._late_clients:
+                self.late_answered.set()
             if client in self._quiet:  # the dropped reply: the server has executed the request
                 self._quiet.discard(client)
                 self.fired.set()

@@ -435,6 +435,8 @@ def test_events_are_listed_emitted_and_cleared(shop, open_visitor):
 def test_responses_match_the_openapi_document(shop, open_visitor, fill):
     runs = fill()
     send_ask(runs["waiting"], "add", 1, "first")
+    shop.app.limit("api", concurrency=1)
+    shop.drain()  # stores the limit
     document = open_visitor.get("/api/v1/openapi.json").json
     streams = {stream.path for stream in STREAMS}
     for path, operations in document["paths"].items():
@@ -442,6 +444,7 @@ def test_responses_match_the_openapi_document(shop, open_visitor, fill):
             continue
         run = runs["graph" if path.endswith(("graph", "gates", "{gate}")) else "waiting"].id
         filled = path.replace("{id}", str(run)).replace("{gate}", "approve").replace("{key}", "first")
+        filled = filled.replace("{limit}", "api")
         answer = open_visitor.get(PREFIX + filled + ("?text=acme" if path == "/search" else ""))
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path

@@ -46,8 +46,8 @@ def move(
     it to continue.
 
     With --tenant, the runs, events, keys and schedules of one tenant move, with all that belongs to them, and other
-    tenants go on in both databases. The tenant is paused until it has moved; the move waits until its running runs have
-    ended their attempts. Afterwards, the source refuses the tenant: programs get TenantMoved.
+    tenants continue in both databases. The tenant is paused until it has moved; the move waits until its running runs
+    have ended their attempts. Afterwards, the source refuses the tenant: programs get TenantMoved.
 
     \b
     Examples:
