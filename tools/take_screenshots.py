@@ -1,6 +1,6 @@
 """Take the screenshots of the dashboard for the docs: `.venv/bin/python tools/take_screenshots.py [CHROMIUM]`.
 
-Creates runs of an invented shop in a temporary database, an hour of them with a virtual clock, and writes
+Creates runs of an invented shop in a temporary database, two days of them with virtual clocks, and writes
 docs/pictures/*.png.
 """
 
@@ -15,6 +15,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 from playwright.sync_api import Page, sync_playwright
@@ -30,6 +31,9 @@ SETTINGS = {
     "HOLDFAST_SECRET": "only for screenshots and never in production",
     "HOLDFAST_PUBLIC_URL": f"http://127.0.0.1:{PORT}",
 }
+HOURS = 23
+SLOWDOWN = 6
+"""How many times as long payments take since yesterday."""
 MINUTES = 58
 BATCHES_PER_MINUTE = 6
 R = TypeVar("R")
@@ -51,7 +55,7 @@ def pack(item: str) -> str:
     return item
 
 
-def make_app(url: str, clock: Clock = database_clock) -> Holdfast:
+def make_app(url: str, clock: Clock = database_clock, slowdown: int = 1) -> Holdfast:
     """Declare the tasks; with a virtual clock, jobs take some of its time."""
     app = Holdfast(url, name="shop", clock=clock)
 
@@ -64,7 +68,9 @@ def make_app(url: str, clock: Clock = database_clock) -> Holdfast:
     def charge(order: int, amount: float) -> float:
         if order % 40 == 2:
             raise ConnectionError(f"the bank declined the payment for order {order}")
-        return work(amount)
+        for _ in range(slowdown):
+            work(order)
+        return amount
 
     @app.task(name="shop.place_order")
     async def place_order(ctx: Context, order: int) -> None:
@@ -78,10 +84,26 @@ def make_app(url: str, clock: Clock = database_clock) -> Holdfast:
     return app
 
 
+def fill_a_day(url: str, start: datetime, slowdown: int) -> None:
+    """Run jobs as if a day passed: some in each hour, which are aggregated as a worker would."""
+    clock = VirtualClock(start)
+    app = make_app(url, clock, slowdown)
+    for hour in range(HOURS):
+        for name, count in (("shop.charge", 12), ("mail.send", 20), ("search.index", 8)):
+            arguments = [(7, 9.5) if name == "shop.charge" else (number,) for number in range(count)]
+            app.registry.get(name).enqueue_many(arguments)
+        app.worker(concurrency=1).drain()
+        for minutes in (20, 40, 60):
+            clock.set(start + timedelta(hours=hour, minutes=minutes))
+            while app.store.stats.aggregate():
+                pass
+    app.close()
+
+
 def fill_an_hour(url: str) -> None:
     """Run jobs as if an hour passed."""
     clock = VirtualClock(datetime.now(UTC) - timedelta(minutes=MINUTES + 1))
-    start, app = clock.now, make_app(url, clock)
+    start, app = clock.now, make_app(url, clock, SLOWDOWN)
     for number in range(MINUTES * BATCHES_PER_MINUTE):
         calls = {"shop.charge": (number, 9.5), "mail.send": ("ada@example.org",), "search.index": (number,)}
         for name, arguments in calls.items():
@@ -103,6 +125,16 @@ def submit_graph(app: Holdfast) -> Run[object]:
     return app.submit(graph)
 
 
+def decide(app: Holdfast) -> UUID:
+    """Let a person approve a release; return the id of the gate."""
+    graph = submit_graph(app)
+    control = Control(app.store)
+    while control.graphs.gates(graph.id)[0].state != "waiting":
+        time.sleep(0.1)
+    control.graphs.complete(graph.id, "approve", {"approved": True, "note": "Checked with support."}, by="grace")
+    return control.graphs.node(graph.id, "approve")
+
+
 def take(page: Page, name: str, path: str, width: int, height: int, *, dark: bool) -> None:
     page.emulate_media(color_scheme="dark" if dark else "light")
     page.set_viewport_size({"width": width, "height": height})
@@ -115,6 +147,9 @@ def main(chromium: str) -> None:
     os.environ |= SETTINGS
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/shop.db"
+        now = datetime.now(UTC)
+        fill_a_day(url, now - timedelta(hours=48), 1)
+        fill_a_day(url, now - timedelta(hours=24), SLOWDOWN)
         fill_an_hour(url)
         app = make_app(url)
         token = Control(app.store).tokens.create("operate", None, "ada").token
@@ -122,6 +157,8 @@ def main(chromium: str) -> None:
         failed = app.registry.get("shop.charge").enqueue(42, 9.5)
         graph = submit_graph(app)
         command = [str(Path(sys.executable).with_name("holdfast")), "dashboard", "--url", url, "--port", str(PORT)]
+        with app.worker():
+            approved = decide(app)
         served = subprocess.Popen(command, env=os.environ | {"HOLDFAST_TOKEN": "0" * 32})
         try:
             with app.worker(), sync_playwright() as playwright:
@@ -134,12 +171,14 @@ def main(chromium: str) -> None:
                 [gate] = [each for each in Control(app.store).graphs.gates(graph.id) if each.state == "waiting"]
                 take(page, "overview", "/", 1280, 800, dark=False)
                 take(page, "task", "/tasks/shop.charge", 1280, 800, dark=False)
+                take(page, "slower", "/tasks?last=day&sort=slower", 1280, 640, dark=False)
                 take(page, "retry", "/bulk?verb=retry&error=declined&state=failed", 1280, 480, dark=False)
                 take(page, "phone", "/runs?state=failed#list", 390, 780, dark=True)
                 take(page, "run", f"/runs/{order.id}", 1280, 760, dark=False)
                 take(page, "failed", f"/runs/{failed.id}", 1280, 640, dark=True)
                 take(page, "graph", f"/runs/{graph.id}", 1600, 760, dark=True)
                 take(page, "approval", f"/gates/{gate.id}", 1280, 760, dark=False)
+                take(page, "approved", f"/gates/{approved}", 1280, 560, dark=False)
                 links = Control(app.store, links=app.links).gate_links
                 url = links.create(graph.id, "approve", recipient="ada@example.org").url
                 take(page, "link", url.removeprefix(SETTINGS["HOLDFAST_PUBLIC_URL"]), 390, 780, dark=False)

@@ -16,7 +16,8 @@ VARIANTS = {
     "workers only": {"dashboard": {"enabled": False}, "migrate": {"enabled": False}},
     "all settings": {
         "app": "shop.durable:app", "worker": {"queues": "mail,reports"},
-        "dashboard": {"proxies": ["10.0.0.0/8", "192.0.2.1"]}, "schema": "jobs", "autoscaling": {"enabled": True},
+        "dashboard": {"proxies": ["10.0.0.0/8", "192.0.2.1"], "readReplica": True}, "schema": "jobs",
+        "autoscaling": {"enabled": True},
     },
 }  # fmt: skip
 
@@ -53,6 +54,10 @@ def test_values_reach_the_command_lines():
     text = " ".join(board["containers"][0]["args"])
     assert "10.0.0.0/8" in text
     assert "192.0.2.1" in text
+    secret = {"name": "holdfast", "key": "read-url"}
+    assert {"name": "HOLDFAST_READ_URL", "valueFrom": {"secretKeyRef": secret}} in board["containers"][0]["env"]
+    plain = named(render(), "Deployment")[f"{RELEASE}-dashboard"]["spec"]["template"]["spec"]["containers"][0]
+    assert "HOLDFAST_READ_URL" not in [each["name"] for each in plain["env"]]
     assert set(named(render(**VARIANTS["workers only"]), "Deployment")) == {f"{RELEASE}-worker"}
 
 
