@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Retry, StepFailed, SyncContext
+from holdfast import Context, Retry, RunFailed, StepFailed, SyncContext
 from holdfast.engine.attempt import Attempt
+from holdfast.engine.durable.steps import StepThreads
 from tests.support.durable import drain, kinds, state
 from tests.support.wait_until import wait_until
 
@@ -196,3 +198,51 @@ def test_finished_attempts_are_freed_without_the_garbage_collector(app):
         wait_until(lambda: not [each for each in gc.get_objects() if type(each) is Attempt and each.claim.id in ours])
     finally:
         gc.enable()
+
+
+async def empty() -> None: ...
+
+
+def test_a_coroutine_of_a_wrapper_that_returns_after_its_timeout_is_closed(app):
+    released, made = threading.Event(), []
+
+    def wrapper():
+        released.wait(30)
+        made.append(empty())
+        return made[0]
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.options(name="wrapper", timeout=0.01, retry=ONCE).step(wrapper)
+        finally:
+            released.set()
+
+    with app.worker():
+        with pytest.raises(RunFailed):
+            work.enqueue().result(timeout=30)
+        wait_until(lambda: made and inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED)
+
+
+def test_a_coroutine_of_a_wrapper_is_closed_if_its_run_stops_at_that_moment(app, monkeypatch):
+    finished, made, tasks = StepThreads.finished, [], []
+
+    def cancel(self, *given):
+        finished(self, *given)
+        tasks[0].get_loop().call_soon(tasks[0].cancel)  # after the result is set, before the task gets it
+
+    monkeypatch.setattr(StepThreads, "finished", cancel)
+
+    def wrapper():
+        made.append(empty())
+        return made[0]
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> None:
+        tasks.append(asyncio.current_task())
+        await ctx.options(name="wrapper").step(wrapper)
+
+    with app.worker():
+        with pytest.raises(RunFailed):
+            work.enqueue().result(timeout=30)
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED

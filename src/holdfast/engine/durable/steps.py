@@ -172,8 +172,8 @@ class StepCalls:
                 counted.finished(handle, value, error)
                 self._forget(1, counted)
             if done.done():
-                return
-            if error is None:
+                _close_coroutine(value)
+            elif error is None:
                 done.set_result(value)
             else:
                 done.set_exception(error)
@@ -193,7 +193,12 @@ class StepCalls:
         self.threads += 1
         counted.started(handle)
         self._running.add(counted)
-        return await done
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if done.done() and not done.cancelled() and done.exception() is None:
+                _close_coroutine(done.result())
+            raise
 
     async def _wait_for_threads(self, threads: StepThreads) -> None:
         """Wait for a call that outlived its timeout, so that two don't run at once; abandon it if it doesn't end."""
@@ -234,8 +239,8 @@ class StepThreads:
 
     def finished(self, handle: ThreadCall, value: Any, error: BaseException | None) -> None:
         self.handles.discard(handle)
-        if error is not None:
-            return
+        if error is not None or inspect.iscoroutine(value):
+            return  # A coroutine has done nothing yet.
         if self._on_late_value is None:
             self._values.append(value)
         else:
@@ -253,6 +258,12 @@ class StepThreads:
         for handle in abandoned:
             handle.abandon()
         return len(abandoned)
+
+
+def _close_coroutine(value: Any) -> None:
+    """Close a coroutine that a `def` wrapper has returned and that is not going to be awaited."""
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 async def _with_timeout(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:
